@@ -1,0 +1,40 @@
+#pragma once
+// Packs rows of several sequences into one step of the backend and keeps their states in step with it.
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/sequence_state.h"
+
+namespace tetrad {
+
+enum class LogitsWanted { kNone, kLast, kAll };
+
+struct StepRequest {
+  SequenceState* state = nullptr;
+  std::span<const int> token_ids;          // to be appended to the sequence; not empty
+  LogitsWanted logits = LogitsWanted::kLast;
+};
+
+struct StepOutcome {
+  std::span<const float> logits;           // [rows wanted, V]; valid until the next run
+  std::optional<SequenceFault> fault;      // this sequence went non-finite: its state is cleared, its request must fail
+};
+
+class Stepper {
+ public:
+  explicit Stepper(StatePool& pool) : pool_(&pool) {}
+
+  // One backend step; at most backend.max_rows() rows in all. Outcomes in the order of the requests. Throws CapacityError before
+  // anything has changed, or the backend's own error.
+  std::vector<StepOutcome> run(std::span<const StepRequest> requests, TapSink* taps = nullptr);
+
+  // Feeds a long prompt in chunks of at most chunk rows (0: max_rows); logits of the last row.
+  StepOutcome prefill(SequenceState& state, std::span<const int> token_ids, int chunk = 0);
+
+ private:
+  StatePool* pool_;
+  std::vector<float> logits_;
+};
+
+}  // namespace tetrad
