@@ -1,0 +1,67 @@
+#include "engine/stepper.h"
+
+#include <algorithm>
+
+namespace tetrad {
+namespace {
+
+int rows_wanted(const StepRequest& request) {
+  switch (request.logits) {
+    case LogitsWanted::kNone: return 0;
+    case LogitsWanted::kLast: return 1;
+    case LogitsWanted::kAll: return static_cast<int>(request.token_ids.size());
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::vector<StepOutcome> Stepper::run(std::span<const StepRequest> requests, TapSink* taps) {
+  Backend& backend = pool_->backend();
+  std::vector<int> ids, logit_rows;
+  std::vector<SequenceRows> sequences;
+  for (const StepRequest& request : requests) {
+    TETRAD_CHECK(request.state != nullptr && !request.token_ids.empty(), "request {} has no state or no tokens", sequences.size());
+    request.state->prepare(static_cast<int>(request.token_ids.size()));
+  }
+  for (const StepRequest& request : requests) {
+    const int first = static_cast<int>(ids.size()), rows = static_cast<int>(request.token_ids.size());
+    ids.insert(ids.end(), request.token_ids.begin(), request.token_ids.end());
+    sequences.push_back({.first_row = first, .num_rows = rows, .start = request.state->length(), .slot = request.state->slot(),
+                         .pages = request.state->pages(), .saves = {}});
+    for (int r = rows - rows_wanted(request); r < rows; ++r) logit_rows.push_back(first + r);
+  }
+  const auto vocab = static_cast<std::size_t>(backend.config().vocab_size);
+  logits_.resize(logit_rows.size() * vocab);
+  StepResult result = backend.step({.token_ids = ids, .sequences = sequences, .logit_rows = logit_rows, .taps = taps}, logits_);
+
+  std::vector<StepOutcome> outcomes(requests.size());
+  std::size_t offset = 0;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    const std::size_t count = static_cast<std::size_t>(rows_wanted(requests[i])) * vocab;
+    outcomes[i].logits = std::span<const float>(logits_).subspan(offset, count);
+    offset += count;
+    requests[i].state->advance(static_cast<int>(requests[i].token_ids.size()));
+  }
+  for (SequenceFault& fault : result.faults) {
+    const auto i = static_cast<std::size_t>(fault.sequence);
+    requests[i].state->clear();
+    outcomes[i].fault = std::move(fault);
+  }
+  return outcomes;
+}
+
+StepOutcome Stepper::prefill(SequenceState& state, std::span<const int> token_ids, int chunk) {
+  TETRAD_CHECK(!token_ids.empty(), "empty prompt");
+  const int limit = pool_->backend().max_rows();
+  const auto size = static_cast<std::size_t>(chunk > 0 ? std::min(chunk, limit) : limit);
+  for (std::size_t first = 0;; first += size) {
+    const auto piece = token_ids.subspan(first, std::min(size, token_ids.size() - first));
+    const bool last = first + piece.size() == token_ids.size();
+    const StepRequest request{.state = &state, .token_ids = piece, .logits = last ? LogitsWanted::kLast : LogitsWanted::kNone};
+    StepOutcome outcome = run({&request, 1}).front();
+    if (last || outcome.fault) return outcome;
+  }
+}
+
+}  // namespace tetrad
