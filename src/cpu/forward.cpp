@@ -72,6 +72,8 @@ void forward(const PackedModel& model, StepContext& step, std::span<float> logit
   embed(model, step);
   for (int layer = 0; layer < c.num_layers; ++layer) {
     const PackedLayer& w = model.layers[static_cast<std::size_t>(layer)];
+    if (step.batch.taps != nullptr)
+      step.batch.taps->replace(layer, "stream_in", {streams, static_cast<std::size_t>(T) * static_cast<std::size_t>(c.streams_size())});
     step.tap(layer, "stream_in", streams, {T, c.streams_size()});
     if (w.ple && !mutant(Mutant::kPleAfterAttention)) ple_layer(*w.ple, layer, streams, step);
 

@@ -149,7 +149,7 @@ void gdn_layer(const PackedGdn& w, int layer, const float* x, float* y, StepCont
     });
   }
   step.pool.parallel_for(T, 1, [&](int begin, int end) {
-    round_bf16(core + static_cast<std::ptrdiff_t>(begin) * s.HV * s.V, (end - begin) * s.HV * s.V);
+    round_bf16_array(core + static_cast<std::ptrdiff_t>(begin) * s.HV * s.V, (end - begin) * s.HV * s.V);
   });
   step.tap(layer, "gdn.core", core, {static_cast<std::int64_t>(T) * s.HV, s.V});
   step.pool.parallel_for(T, 1, [&](int begin, int end) {

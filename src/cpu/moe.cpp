@@ -116,7 +116,7 @@ void combine_experts(const Config& c, const Workspace& ws, int t, float* routed)
     const float* out = ws.grouped_out.data() + static_cast<std::ptrdiff_t>(ws.expert_rows[pair + static_cast<std::size_t>(k)]) * c.hidden_size;
     for (int d = 0; d < c.hidden_size; ++d) routed[d] += round_bf16(weight * out[d]);
   }
-  round_bf16(routed, c.hidden_size);
+  round_bf16_array(routed, c.hidden_size);
 }
 
 void tap_routing(int layer, const StepContext& step) {

@@ -69,22 +69,22 @@ void append_segment(const PackedQsa& w, const Shape& s, const IndexGeometry& g, 
   float* cos = step.ws.block_rope.data();
   float* sin = cos + s.DR / 2;
   const int carried = (sequence.start + begin) % s.R;
-  to_float(pending, raw, carried * s.DI);
+  to_float_array(pending, raw, carried * s.DI);
   for (int i = begin; i < end; ++i) {
     const int position = sequence.start + i;
     const float* row = projected + static_cast<std::ptrdiff_t>(sequence.first_row + i) * s.row;
-    to_bf16(row + s.k, cache.k_row(position), s.HKV * s.DH);
-    to_bf16(row + s.v, cache.v_row(position), s.HKV * s.DH);
+    to_bf16_array(row + s.k, cache.k_row(position), s.HKV * s.DH);
+    to_bf16_array(row + s.v, cache.v_row(position), s.HKV * s.DH);
     const int in_block = position % s.R;
     std::copy_n(row + s.index_k, s.DI, raw + static_cast<std::ptrdiff_t>(in_block) * s.DI);
     if (in_block < s.R - 1) {
-      to_bf16(row + s.index_k, pending + static_cast<std::ptrdiff_t>(in_block) * s.DI, s.DI);
+      to_bf16_array(row + s.index_k, pending + static_cast<std::ptrdiff_t>(in_block) * s.DI, s.DI);
       continue;
     }
     const int block = position / s.R;
     step.rope.angles(mutant(Mutant::kRopeAtBlockEnd) ? position : block * s.R, cos, sin);
     pool_block_key(g, raw, w.index_k_norm_scale.data(), cos, sin, s.DR, kb);
-    to_bf16(kb, cache.block_key(block), s.DI);
+    to_bf16_array(kb, cache.block_key(block), s.DI);
     std::fill_n(pending, static_cast<std::ptrdiff_t>(s.R - 1) * s.DI, bf16{});  // nothing pending has one representation
   }
 }

@@ -1,0 +1,27 @@
+#include "engine/tap_store.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace tetrad {
+
+void TapStore::record(int layer, std::string_view stage, std::span<const float> values, std::vector<std::int64_t> shape) {
+  tensors[{layer, std::string(stage)}] = {{values.begin(), values.end()}, std::move(shape)};
+}
+
+void TapStore::record_ids(int layer, std::string_view stage, std::span<const std::int64_t> values, std::vector<std::int64_t>) {
+  ids[{layer, std::string(stage)}].assign(values.begin(), values.end());
+}
+
+void TapStore::record_selected(int layer, int row, std::span<const int> positions) { selected[layer][row].assign(positions.begin(), positions.end()); }
+
+bool TapStore::replace(int layer, std::string_view stage, std::span<float> values) {
+  const auto forced = forced_streams.find(layer);
+  if (stage != "stream_in" || forced == forced_streams.end()) return false;
+  TETRAD_CHECK(forced->second.size() == values.size(), "{} forced values for {}", forced->second.size(), values.size());
+  std::copy(forced->second.begin(), forced->second.end(), values.begin());
+  return true;
+}
+
+}  // namespace tetrad

@@ -1,0 +1,32 @@
+#pragma once
+// A TapSink that keeps everything it is handed, and can put reference streams in front of each layer.
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "model/taps.h"
+
+namespace tetrad {
+
+struct TapTensor {
+  std::vector<float> values;
+  std::vector<std::int64_t> shape;
+};
+
+class TapStore : public TapSink {
+ public:
+  using Key = std::pair<int, std::string>;   // layer, stage
+
+  void record(int layer, std::string_view stage, std::span<const float> values, std::vector<std::int64_t> shape) override;
+  void record_ids(int layer, std::string_view stage, std::span<const std::int64_t> values, std::vector<std::int64_t> shape) override;
+  void record_selected(int layer, int row, std::span<const int> positions) override;
+  bool replace(int layer, std::string_view stage, std::span<float> values) override;
+
+  std::map<Key, TapTensor> tensors;
+  std::map<Key, std::vector<std::int64_t>> ids;
+  std::map<int, std::map<int, std::vector<int>>> selected;   // layer -> row -> positions
+  std::map<int, std::vector<float>> forced_streams;          // layer -> "stream_in"
+};
+
+}  // namespace tetrad

@@ -1,0 +1,35 @@
+#pragma once
+// Replays the reference outputs that lie beside a checkpoint and judges this engine by the reference's own spread (docs/testing.md).
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "engine/compare.h"
+#include "engine/stepper.h"
+
+namespace tetrad {
+
+struct VerifyRow {
+  int golden_case = -1;
+  std::string stage;             // "logits", "decode_logits", "layers.2.attn.out"
+  Distance error;                // this engine against the reference's bf16 CPU run
+  double regret = 0;             // logits only
+  double error_measure = 0;      // what is judged: for logits the worst ratio of (regret, mean, p99) to its tolerance, else worst row L2
+  double tolerance = 0;          // 1 for logits, a relative L2 for stages
+  double reference_spread = 0;   // the same measure between the reference's own runs
+  std::int64_t row_size = 1;
+  bool pass = false;
+  std::string note;              // "bits equal", "ids equal", what an exact stage got wrong
+};
+
+struct VerifyReport {
+  std::vector<VerifyRow> rows;
+  bool passed() const;
+  std::string table() const;     // one line a row: worst error, its coordinate, the reference's spread, pass or FAIL
+};
+
+// Every case of `golden_file` (tests/goldens/README.md): one-shot prefill, decode from the cache, and, for the case with stages, every
+// stage twice: running free, and with the reference's streams put in front of every layer. `pool` must have a free slot.
+VerifyReport verify_goldens(StatePool& pool, const std::filesystem::path& golden_file);
+
+}  // namespace tetrad
