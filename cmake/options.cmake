@@ -8,16 +8,39 @@ endif()
 
 option(TETRAD_BUILD_TESTS "Build the tests" ON)
 option(TETRAD_BUILD_FUZZERS "Build the libFuzzer targets (needs clang)" OFF)
+option(TETRAD_CUDA "Build the CUDA backend where nvcc is found" OFF)
+option(TETRAD_STYLE_CHECKS "Register the style checks as tests" OFF)
 set(TETRAD_SANITIZE "" CACHE STRING "Sanitizers, as -fsanitize= takes them")
+set(TETRAD_TEST_PREFIX "" CACHE STRING "Put before the name of every test of this tree")
+set(TETRAD_TEST_KINDS "unit;properties;parity;traps;e2e;replay" CACHE STRING "Kinds of test to build")
+set(TETRAD_TEST_FILES "" CACHE STRING "Regular expression; only test files whose name matches are built")
+set(TETRAD_FUZZ_SECONDS 15 CACHE STRING "How long each fuzz target runs under ctest")
+
+find_program(TETRAD_CCACHE ccache)
+if(TETRAD_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${TETRAD_CCACHE})
+endif()
 
 # Every rounding point is written out in the source, so the compiler may not fuse a multiply and an add on its own.
 add_compile_options(-ffp-contract=off -fno-fast-math)
 
+# Build type of the sanitizer trees: line numbers in reports, library assertions on, and quick to compile.
+set(CMAKE_CXX_FLAGS_SANITIZE "-O1 -g1 -fno-omit-frame-pointer -D_GLIBCXX_ASSERTIONS" CACHE STRING "")
+set(CMAKE_EXE_LINKER_FLAGS_SANITIZE "" CACHE STRING "")
+
 if(TETRAD_SANITIZE)
-  add_compile_options(-fsanitize=${TETRAD_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_compile_options(-fsanitize=${TETRAD_SANITIZE} -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${TETRAD_SANITIZE})
 endif()
+if(TETRAD_BUILD_FUZZERS)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    message(FATAL_ERROR "The libFuzzer targets need clang++: configure with the preset `fuzz`.")
+  endif()
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()
 
+# g++ is the compiler of the product and its warnings are errors. Clang builds only fuzz targets and feeds clang-tidy.
 add_library(tetrad_warnings INTERFACE)
 target_compile_options(tetrad_warnings INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
-                                                 -Wconversion -Wno-sign-conversion -Wno-float-conversion -Werror)
+                                                 -Wconversion -Wno-sign-conversion -Wno-float-conversion
+                                                 $<$<CXX_COMPILER_ID:GNU>:-Werror>)

@@ -1,0 +1,17 @@
+# The binary from outside: models/tetrad-tiny must give the recorded answers, and faults the documented exit codes.
+function(tetrad_e2e name)
+  add_test(NAME ${TETRAD_TEST_PREFIX}e2e.${name}
+           COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/e2e/${name}.py $<TARGET_FILE:tetrad> ${ARGN})
+  set_tests_properties(${TETRAD_TEST_PREFIX}e2e.${name} PROPERTIES LABELS e2e TIMEOUT 300)
+endfunction()
+
+# Sanitizers make a step some ten times slower: there the prompts above 500 tokens are left to the Release tree.
+set(longest_prompt 100000)
+if(TETRAD_SANITIZE)
+  set(longest_prompt 500)
+endif()
+# The commands register themselves one file each; without them there is nothing to run.
+if(EXISTS ${CMAKE_SOURCE_DIR}/src/cli/run.cpp)
+  tetrad_e2e(answers ${CMAKE_SOURCE_DIR}/models/tetrad-tiny ${longest_prompt})
+  tetrad_e2e(exit_codes ${CMAKE_SOURCE_DIR}/models/tetrad-tiny)
+endif()
