@@ -7,7 +7,7 @@
 //             product is rounded before it is added, in the same order. An FP8 weight is float(code) * scale rounded to float32.
 //   Order     lanes run across n, so a row's result depends on neither T nor the number of threads nor the vector width
 //   NaN       NaN and infinities of x and w reach y as IEEE arithmetic gives them
-//   Memory    allocates nothing; up to 160 KiB of stack per thread
+//   Memory    allocates nothing; up to 128 KiB of stack per thread
 //   Tests     unit/matmul_test
 #include <cstddef>
 #include <cstdint>
@@ -51,6 +51,9 @@ class PackedLinear {
   const float* panel_scales(int p) const { return scales_.data() + static_cast<std::size_t>(p) * num_blocks_ * kPanelWidth; }
 
  private:
+  void place_bf16(const WeightView& weight, int first_row);
+  void place_fp8(const LinearView& view, int first_row);
+
   int rows_ = 0, columns_ = 0;
   bool fp8_ = false;
   int block_columns_ = 0, num_blocks_ = 0;
