@@ -1,7 +1,6 @@
 #pragma once
 // A fixed set of workers for data-parallel loops inside one step. The split of work never changes a result: every output
 // element is computed by one worker in an order that does not depend on the number of workers.
-#include <functional>
 #include <memory>
 
 namespace tetrad {
@@ -15,11 +14,19 @@ class ThreadPool {
 
   int num_threads() const;
 
-  // Calls body(begin, end) over disjoint ranges that cover [0, count), each at least min_chunk long unless it is the last.
-  // Returns when all are done; the first exception of a worker is rethrown. Not reentrant.
-  void parallel_for(int count, int min_chunk, const std::function<void(int begin, int end)>& body);
+  // Calls body(int begin, int end) over disjoint ranges that cover [0, count), each at least min_chunk long unless count is shorter.
+  // The ranges depend on count, min_chunk and num_threads() only; which worker takes which is decided as they run.
+  // Returns when all are done; the first exception of a worker is rethrown. Not reentrant. Allocates nothing; costs about a microsecond
+  // while the workers are warm: they spin for some tens of microseconds after a call before they sleep.
+  template <class Body>
+  void parallel_for(int count, int min_chunk, const Body& body) {
+    run(count, min_chunk, [](const void* context, int begin, int end) { (*static_cast<const Body*>(context))(begin, end); }, &body);
+  }
 
  private:
+  using Call = void (*)(const void* context, int begin, int end);
+  void run(int count, int min_chunk, Call call, const void* context);
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

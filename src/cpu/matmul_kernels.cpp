@@ -1,0 +1,267 @@
+#include "cpu/matmul_kernels.h"
+
+#include <algorithm>
+#include <cstring>
+
+// Vectors of unknown length cannot live in arrays of registers; machines that have them run the fixed-length code.
+#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/matmul_kernels.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tetrad::cpu::HWY_NAMESPACE {
+
+using D = hn::CappedTag<float, kPanelWidth>;
+using V = hn::Vec<D>;
+constexpr int kLanes = static_cast<int>(hn::MaxLanes(D()));
+constexpr int kVectors = kPanelWidth / kLanes;  // per panel
+// Independent chains that keep two multiply-add units of four cycles busy.
+constexpr int kChains = 8;
+// Panels side by side in the direct kernel, so that few rows still make kChains chains.
+constexpr int panels_at_once(int rows) { return std::max(1, kChains / (rows * kVectors)); }
+// Rows of a register tile of the blocked kernel: 12 accumulators of 16 registers with two vectors per panel.
+constexpr int kTileRows = kVectors == 1 ? 12 : (kVectors == 2 || HWY_TARGET == HWY_NEON ? 6 : 2);
+
+// Two columns of one vector of outputs, as floats.
+struct Columns {
+  V even, odd;
+};
+
+HWY_INLINE Columns expand_bf16(const std::uint8_t* pair, int vector) {
+  const D df;
+  const hn::RebindToUnsigned<D> du;
+  const auto both = hn::LoadU(du, reinterpret_cast<const std::uint32_t*>(pair) + vector * kLanes);
+  return {hn::BitCast(df, hn::ShiftLeft<16>(both)), hn::BitCast(df, hn::And(both, hn::Set(du, 0xffff0000u)))};
+}
+
+// A code S EEEE MMM in the upper byte, shifted right by one with its sign and stripped of the copied sign bit, is the half
+// S 0EEEE MMM0000000: the same number divided by 256, subnormals included.
+HWY_INLINE Columns expand_fp8(const std::uint8_t* pair, int vector, V scale) {
+  const D df;
+  const hn::Rebind<std::int16_t, D> di;
+  const hn::Rebind<hwy::float16_t, D> dh;
+  const auto half_bits = hn::Set(di, static_cast<std::int16_t>(0xbf80));
+  const auto both = hn::LoadU(di, reinterpret_cast<const std::int16_t*>(pair) + vector * kLanes);
+  const auto even = hn::And(hn::ShiftRight<1>(hn::ShiftLeft<8>(both)), half_bits);
+  const auto odd = hn::And(hn::ShiftRight<1>(both), half_bits);
+  return {hn::Mul(hn::PromoteTo(df, hn::BitCast(dh, even)), scale), hn::Mul(hn::PromoteTo(df, hn::BitCast(dh, odd)), scale)};
+}
+
+template <bool kFp8>
+HWY_INLINE Columns expand(const std::uint8_t* pair, int vector, V scale) {
+  if constexpr (kFp8) return expand_fp8(pair, vector, scale);
+  (void)scale;
+  return expand_bf16(pair, vector);
+}
+
+constexpr std::size_t pair_bytes(bool fp8) { return kPanelWidth * (fp8 ? 2 : 4); }
+
+// Writes one row of one panel; the last panel of a weight may be narrower than its lanes.
+HWY_INLINE void store_panel(const V* acc, float* y, int width, bool round) {
+  const D df;
+  V out[kVectors];
+  for (int v = 0; v < kVectors; ++v) out[v] = round ? round_bf16_lanes(df, acc[v]) : acc[v];
+  if (width >= kPanelWidth) {
+    for (int v = 0; v < kVectors; ++v) hn::StoreU(out[v], df, y + v * kLanes);
+    return;
+  }
+  HWY_ALIGN float lanes[kPanelWidth];
+  for (int v = 0; v < kVectors; ++v) hn::Store(out[v], df, lanes + v * kLanes);
+  std::memcpy(y, lanes, static_cast<std::size_t>(width) * sizeof(float));
+}
+
+// --- Few rows: weights expand in registers, each used kRows times. ---
+
+template <bool kFp8, int kRows, int kPanels>
+void direct_tile(const PackedLinear& w, int first, const MatmulArgs& a) {
+  const D df;
+  V acc[kRows][kPanels][kVectors];
+  for (int r = 0; r < kRows; ++r)
+    for (int p = 0; p < kPanels; ++p)
+      for (int v = 0; v < kVectors; ++v) acc[r][p][v] = hn::Zero(df);
+
+  const std::uint8_t* panel[kPanels];
+  for (int p = 0; p < kPanels; ++p) panel[p] = w.panel(first + p);
+  const float* row[kRows];
+  for (int r = 0; r < kRows; ++r) row[r] = a.x + static_cast<std::ptrdiff_t>(r) * a.ldx;
+
+  const int num_blocks = kFp8 ? w.num_blocks() : 1;
+  const int columns = w.columns();
+  for (int block = 0; block < num_blocks; ++block) {
+    V scale[kPanels][kVectors];
+    for (int p = 0; p < kPanels; ++p)
+      for (int v = 0; v < kVectors; ++v)
+        scale[p][v] = kFp8 ? hn::LoadU(df, w.panel_scales(first + p) + block * kPanelWidth + v * kLanes) : hn::Zero(df);
+    const int begin = kFp8 ? block * w.block_columns() : 0;
+    const int end = kFp8 ? std::min(columns, begin + w.block_columns()) : columns;
+    int k = begin;
+    for (; k + 1 < end; k += 2) {
+      const std::size_t offset = static_cast<std::size_t>(k / 2) * pair_bytes(kFp8);
+      for (int p = 0; p < kPanels; ++p) {
+        for (int v = 0; v < kVectors; ++v) {
+          const Columns c = expand<kFp8>(panel[p] + offset, v, scale[p][v]);
+          for (int r = 0; r < kRows; ++r) acc[r][p][v] = hn::MulAdd(hn::Set(df, row[r][k]), c.even, acc[r][p][v]);
+          for (int r = 0; r < kRows; ++r) acc[r][p][v] = hn::MulAdd(hn::Set(df, row[r][k + 1]), c.odd, acc[r][p][v]);
+        }
+      }
+    }
+    if (k < end) {  // the last column of an odd K
+      const std::size_t offset = static_cast<std::size_t>(k / 2) * pair_bytes(kFp8);
+      for (int p = 0; p < kPanels; ++p)
+        for (int v = 0; v < kVectors; ++v) {
+          const Columns c = expand<kFp8>(panel[p] + offset, v, scale[p][v]);
+          for (int r = 0; r < kRows; ++r) acc[r][p][v] = hn::MulAdd(hn::Set(df, row[r][k]), c.even, acc[r][p][v]);
+        }
+    }
+  }
+  for (int r = 0; r < kRows; ++r)
+    for (int p = 0; p < kPanels; ++p) {
+      const int n = (first + p) * kPanelWidth;
+      store_panel(acc[r][p], a.y + static_cast<std::ptrdiff_t>(r) * a.ldy + n, w.rows() - n, a.round);
+    }
+}
+
+template <bool kFp8, int kRows, int kPanels>
+void direct_range(const PackedLinear& w, int first, int count, const MatmulArgs& a) {
+  for (; count >= kPanels; first += kPanels, count -= kPanels) direct_tile<kFp8, kRows, kPanels>(w, first, a);
+  if constexpr (kPanels > 1) direct_range<kFp8, kRows, kPanels / 2>(w, first, count, a);
+}
+
+template <bool kFp8>
+void direct_panels(const PackedLinear& w, int first, int count, const MatmulArgs& a) {
+  switch (a.T) {
+    case 1: return direct_range<kFp8, 1, panels_at_once(1)>(w, first, count, a);
+    case 2: return direct_range<kFp8, 2, panels_at_once(2)>(w, first, count, a);
+    case 3: return direct_range<kFp8, 3, panels_at_once(3)>(w, first, count, a);
+    case 4: return direct_range<kFp8, 4, panels_at_once(4)>(w, first, count, a);
+    case 5: return direct_range<kFp8, 5, panels_at_once(5)>(w, first, count, a);
+    default: return direct_range<kFp8, 6, panels_at_once(6)>(w, first, count, a);
+  }
+}
+
+// --- Many rows: columns in blocks; the chains of a block continue from y, which holds them unrounded until the last block. ---
+
+struct Scratch {
+  HWY_ALIGN float x[kRowBlock * kBlockColumns];    // per tile of rows: [kBlockColumns][rows of the tile]
+  HWY_ALIGN float w[kBlockColumns * kPanelWidth];  // one panel of one block of columns: [kBlockColumns][16]
+};
+
+void gather_rows(const MatmulArgs& a, int begin, int end, float* out) {
+  const int num_columns = end - begin;
+  for (int t = 0; t < a.T; t += kTileRows) {
+    const int rows = std::min(kTileRows, a.T - t);
+    for (int r = 0; r < rows; ++r) {
+      const float* in = a.x + static_cast<std::ptrdiff_t>(t + r) * a.ldx + begin;
+      for (int k = 0; k < num_columns; ++k) out[k * rows + r] = in[k];
+    }
+    out += rows * num_columns;
+  }
+}
+
+template <bool kFp8>
+void expand_panel(const PackedLinear& w, int p, int begin, int end, float* out) {
+  const D df;
+  while (begin < end) {
+    const int block = kFp8 ? begin / w.block_columns() : 0;
+    const int stop = kFp8 ? std::min(end, (block + 1) * w.block_columns()) : end;
+    V scale[kVectors];
+    for (int v = 0; v < kVectors; ++v)
+      scale[v] = kFp8 ? hn::LoadU(df, w.panel_scales(p) + block * kPanelWidth + v * kLanes) : hn::Zero(df);
+    const std::uint8_t* pair = w.panel(p) + static_cast<std::size_t>(begin / 2) * pair_bytes(kFp8);
+    for (; begin < stop; begin += 2, pair += pair_bytes(kFp8), out += 2 * kPanelWidth)
+      for (int v = 0; v < kVectors; ++v) {
+        const Columns c = expand<kFp8>(pair, v, scale[v]);
+        hn::Store(c.even, df, out + v * kLanes);
+        hn::Store(c.odd, df, out + kPanelWidth + v * kLanes);  // zero beyond an odd K, and within the scratch
+      }
+    begin = stop;
+  }
+}
+
+struct Tile {
+  const float* x;   // [num_columns][rows]
+  const float* w;   // [num_columns][16]
+  int num_columns;
+  float* y;
+  int ldy, width;
+  bool first, round;
+};
+
+template <int kRows>
+void blocked_tile(const Tile& tile) {
+  const D df;
+  V acc[kRows][kVectors];
+  for (int r = 0; r < kRows; ++r) {
+    const float* y = tile.y + static_cast<std::ptrdiff_t>(r) * tile.ldy;
+    HWY_ALIGN float lanes[kPanelWidth] = {};
+    if (!tile.first && tile.width < kPanelWidth) {
+      std::memcpy(lanes, y, static_cast<std::size_t>(tile.width) * sizeof(float));
+      y = lanes;
+    }
+    for (int v = 0; v < kVectors; ++v) acc[r][v] = tile.first ? hn::Zero(df) : hn::LoadU(df, y + v * kLanes);
+  }
+  const float* x = tile.x;
+  const float* w = tile.w;
+  for (int k = 0; k < tile.num_columns; ++k, x += kRows, w += kPanelWidth) {
+    V column[kVectors];
+    for (int v = 0; v < kVectors; ++v) column[v] = hn::Load(df, w + v * kLanes);
+    for (int r = 0; r < kRows; ++r) {
+      const V value = hn::Set(df, x[r]);
+      for (int v = 0; v < kVectors; ++v) acc[r][v] = hn::MulAdd(value, column[v], acc[r][v]);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) store_panel(acc[r], tile.y + static_cast<std::ptrdiff_t>(r) * tile.ldy, tile.width, tile.round);
+}
+
+template <int kRows = kTileRows>
+void blocked_rows(int rows, const Tile& tile) {
+  if (rows == kRows) return blocked_tile<kRows>(tile);
+  if constexpr (kRows > 1) blocked_rows<kRows - 1>(rows, tile);
+}
+
+template <bool kFp8>
+void blocked_panels(const PackedLinear& w, int first, int count, const MatmulArgs& a) {
+  Scratch scratch;
+  for (int begin = 0; begin < w.columns(); begin += kBlockColumns) {
+    const int end = std::min(w.columns(), begin + kBlockColumns);
+    gather_rows(a, begin, end, scratch.x);
+    for (int p = first; p < first + count; ++p) {
+      expand_panel<kFp8>(w, p, begin, end, scratch.w);
+      const int n = p * kPanelWidth;
+      for (int t = 0; t < a.T; t += kTileRows) {
+        blocked_rows(std::min(kTileRows, a.T - t), {.x = scratch.x + static_cast<std::ptrdiff_t>(t) * (end - begin),
+                                                    .w = scratch.w,
+                                                    .num_columns = end - begin,
+                                                    .y = a.y + static_cast<std::ptrdiff_t>(t) * a.ldy + n,
+                                                    .ldy = a.ldy,
+                                                    .width = w.rows() - n,
+                                                    .first = begin == 0,
+                                                    .round = a.round && end == w.columns()});
+      }
+    }
+  }
+}
+
+void matmul_panels(const PackedLinear& w, int first, int count, const MatmulArgs& a) {
+  if (a.T <= kDirectRows) return w.is_fp8() ? direct_panels<true>(w, first, count, a) : direct_panels<false>(w, first, count, a);
+  return w.is_fp8() ? blocked_panels<true>(w, first, count, a) : blocked_panels<false>(w, first, count, a);
+}
+
+}  // namespace tetrad::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tetrad::cpu {
+
+HWY_EXPORT(matmul_panels);
+
+void matmul_panels(const PackedLinear& w, int first, int count, const MatmulArgs& a) {
+  HWY_DYNAMIC_DISPATCH(matmul_panels)(w, first, count, a);
+}
+
+}  // namespace tetrad::cpu
+#endif
