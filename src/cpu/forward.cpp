@@ -72,33 +72,31 @@ void forward(const PackedModel& model, StepContext& step, std::span<float> logit
   embed(model, step);
   for (int layer = 0; layer < c.num_layers; ++layer) {
     const PackedLayer& w = model.layers[static_cast<std::size_t>(layer)];
-    if (step.batch.taps != nullptr)
-      step.batch.taps->replace(layer, "stream_in", {streams, static_cast<std::size_t>(T) * static_cast<std::size_t>(c.streams_size())});
-    step.tap(layer, "stream_in", streams, {T, c.streams_size()});
+    step.tap(layer, "stream_in", streams, {{T, c.streams_size()}});
     if (w.ple && !mutant(Mutant::kPleAfterAttention)) ple_layer(*w.ple, layer, streams, step);
 
     hc_mix(w.attn_hc, c, T, streams, x, inject, ws, step.pool);
-    step.tap(layer, "attn.mixed", x, {T, c.hidden_size});
-    step.tap(layer, "attn.inject", inject, {T, c.hc_count});
+    step.tap(layer, "attn.mixed", x, {{T, c.hidden_size}});
+    step.tap(layer, "attn.inject", inject, {{T, c.hc_count}});
     if (w.gdn) gdn_layer(*w.gdn, layer, x, y, step);
     else qsa_layer(*w.qsa, layer, x, y, step);
-    step.tap(layer, "attn.out", y, {T, c.hidden_size});
+    step.tap(layer, "attn.out", y, {{T, c.hidden_size}});
     hc_inject(c, T, streams, inject, y, step.pool);
     if (w.ple && mutant(Mutant::kPleAfterAttention)) ple_layer(*w.ple, layer, streams, step);
 
     hc_mix(w.mlp_hc, c, T, streams, x, inject, ws, step.pool);
-    step.tap(layer, "mlp.mixed", x, {T, c.hidden_size});
-    step.tap(layer, "mlp.inject", inject, {T, c.hc_count});
+    step.tap(layer, "mlp.mixed", x, {{T, c.hidden_size}});
+    step.tap(layer, "mlp.inject", inject, {{T, c.hc_count}});
     moe_layer(w.moe, layer, x, y, step);
-    step.tap(layer, "moe.out", y, {T, c.hidden_size});
+    step.tap(layer, "moe.out", y, {{T, c.hidden_size}});
     hc_inject(c, T, streams, inject, y, step.pool);
-    step.tap(layer, "stream_out", streams, {T, c.streams_size()});
+    step.tap(layer, "stream_out", streams, {{T, c.streams_size()}});
   }
   if (!c.ple_layers.empty()) advance_ngram_history(step);
   advance_positions(step);
 
   hc_mix(model.mixer, c, T, streams, x, nullptr, ws, step.pool);
-  step.tap(-1, "final.mixed", x, {T, c.hidden_size});
+  step.tap(-1, "final.mixed", x, {{T, c.hidden_size}});
   logits_of_rows(model, step, logits);
 }
 

@@ -124,10 +124,10 @@ void gdn_layer(const PackedGdn& w, int layer, const float* x, float* y, StepCont
   float* beta = step.ws.beta.data();
 
   matmul(w.in, {.T = T, .x = x, .ldx = c.hidden_size, .y = projected, .ldy = s.row}, step.pool);
-  step.tap(layer, "gdn.qkv_proj", projected, {T, s.conv}, s.row);
-  step.tap(layer, "gdn.z_proj", projected + s.z, {T, s.HV * s.V}, s.row);
-  step.tap(layer, "gdn.b_proj", projected + s.b, {T, s.HV}, s.row);
-  step.tap(layer, "gdn.a_proj", projected + s.a, {T, s.HV}, s.row);
+  step.tap(layer, "gdn.qkv_proj", projected, {{T, s.conv}, s.row});
+  step.tap(layer, "gdn.z_proj", projected + s.z, {{T, s.HV * s.V}, s.row});
+  step.tap(layer, "gdn.b_proj", projected + s.b, {{T, s.HV}, s.row});
+  step.tap(layer, "gdn.a_proj", projected + s.a, {{T, s.HV}, s.row});
   for (int t = 0; t < T; ++t) {
     const float* row = projected + static_cast<std::ptrdiff_t>(t) * s.row;
     gates(w, s, row + s.b, row + s.a, decay + static_cast<std::ptrdiff_t>(t) * s.HV, beta + static_cast<std::ptrdiff_t>(t) * s.HV);
@@ -151,7 +151,7 @@ void gdn_layer(const PackedGdn& w, int layer, const float* x, float* y, StepCont
   step.pool.parallel_for(T, 1, [&](int begin, int end) {
     round_bf16_array(core + static_cast<std::ptrdiff_t>(begin) * s.HV * s.V, (end - begin) * s.HV * s.V);
   });
-  step.tap(layer, "gdn.core", core, {static_cast<std::int64_t>(T) * s.HV, s.V});
+  step.tap(layer, "gdn.core", core, {{static_cast<std::int64_t>(T) * s.HV, s.V}});
   step.pool.parallel_for(T, 1, [&](int begin, int end) {
     for (int t = begin; t < end; ++t) {
       float* z = projected + static_cast<std::ptrdiff_t>(t) * s.row + s.z;  // the projection's tap has been taken: reuse it for the gate
@@ -161,7 +161,7 @@ void gdn_layer(const PackedGdn& w, int layer, const float* x, float* y, StepCont
         gated_norm(w, c, z + static_cast<std::ptrdiff_t>(hv) * s.V, core + (static_cast<std::ptrdiff_t>(t) * s.HV + hv) * s.V);
     }
   });
-  step.tap(layer, "gdn.normed", core, {static_cast<std::int64_t>(T) * s.HV, s.V});
+  step.tap(layer, "gdn.normed", core, {{static_cast<std::int64_t>(T) * s.HV, s.V}});
   matmul(w.out, {.T = T, .x = core, .ldx = s.HV * s.V, .y = y, .ldy = c.hidden_size}, step.pool);
 }
 

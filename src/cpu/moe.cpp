@@ -120,10 +120,8 @@ void combine_experts(const Config& c, const Workspace& ws, int t, float* routed)
 }
 
 void tap_routing(int layer, const StepContext& step) {
-  const Config& c = step.config;
-  const int T = step.T(), EK = c.experts_per_token;
-  step.tap(layer, "moe.router_logits", step.ws.router_logits.data(), {T, c.num_experts});
-  step.tap(layer, "moe.weights", step.ws.expert_weights.data(), {T, EK});
+  const int T = step.T(), EK = step.config.experts_per_token;
+  step.tap(layer, "moe.weights", step.ws.expert_weights.data(), {{T, EK}});
   if (step.batch.taps == nullptr) return;
   const std::vector<std::int64_t> ids(step.ws.expert_ids.begin(), step.ws.expert_ids.begin() + static_cast<std::ptrdiff_t>(T) * EK);
   step.batch.taps->record_ids(layer, "moe.experts", ids, {T, EK});
@@ -159,6 +157,7 @@ void moe_layer(const PackedMoe& w, int layer, const float* x, float* y, StepCont
   Workspace& ws = step.ws;
   const int T = step.T(), E = c.num_experts, EK = c.experts_per_token, D = c.hidden_size;
   matmul(w.router, {.T = T, .x = x, .ldx = D, .y = ws.router_logits.data(), .ldy = E}, step.pool);
+  step.tap(layer, "moe.router_logits", ws.router_logits.data(), {{T, E}});
   for (int t = 0; t < T; ++t) {
     const std::ptrdiff_t row = t;
     if (!route(ws.router_logits.data() + row * E, E, EK, c.norm_topk_prob, ws.router_probs.data() + row * E, ws.expert_ids.data() + row * EK,
@@ -172,8 +171,8 @@ void moe_layer(const PackedMoe& w, int layer, const float* x, float* y, StepCont
   step.pool.parallel_for(T, 1, [&](int begin, int end) {
     for (int t = begin; t < end; ++t) combine_experts(c, ws, t, routed + static_cast<std::ptrdiff_t>(t) * D);
   });
-  step.tap(layer, "moe.routed_out", routed, {T, D});
-  step.tap(layer, "moe.shared_out", ws.shared_out.data(), {T, D});
+  step.tap(layer, "moe.routed_out", routed, {{T, D}});
+  step.tap(layer, "moe.shared_out", ws.shared_out.data(), {{T, D}});
   const int shared_width = 2 * c.shared_expert_intermediate + 1;
   step.pool.parallel_for(T, 1, [&](int begin, int end) {
     for (int t = begin; t < end; ++t) {

@@ -124,7 +124,7 @@ void ple_layer(const PackedPle& w, int layer, float* streams, StepContext& step)
   gather_embeddings(w, step);
   if (step.batch.taps != nullptr)
     step.batch.taps->record_ids(layer, "ple.rows", {ws.ngram_rows.data(), static_cast<std::size_t>(T) * c.ngram_heads()}, {T, c.ngram_heads()});
-  step.tap(layer, "ple.embedding", ws.ngram_embedding.data(), {T, c.ple_embed_dim});
+  step.tap(layer, "ple.embedding", ws.ngram_embedding.data(), {{T, c.ple_embed_dim}});
   matmul(w.key_value, {.T = T, .x = ws.ngram_embedding.data(), .ldx = c.ple_embed_dim, .y = ws.ple_key_value.data(), .ldy = kv_width}, step.pool);
   step.pool.parallel_for(T, 1, [&](int begin, int end) {
     for (int t = begin; t < end; ++t) {
@@ -141,7 +141,7 @@ void ple_layer(const PackedPle& w, int layer, float* streams, StepContext& step)
                        step.state.section<bf16>(sequence.slot, StateKind::kPleConv, layer), step.pool);
       if (save_slot >= 0) step.state.copy_section(save_slot, sequence.slot, StateKind::kPleConv, layer);
     });
-  step.tap(layer, "ple.out", out, {T, width});
+  step.tap(layer, "ple.out", out, {{T, width}});
   step.pool.parallel_for(T, 8, [&](int begin, int end) {
     for (std::ptrdiff_t i = static_cast<std::ptrdiff_t>(begin) * width; i < static_cast<std::ptrdiff_t>(end) * width; ++i)
       streams[i] = round_bf16(streams[i] + out[i]);

@@ -47,17 +47,16 @@ struct Cache {
   const StateSection *k = nullptr, *v = nullptr, *block_keys = nullptr;
 };
 
-// Norms and rotates queries and keys of one projected row in place.
-void prepare_row(const PackedQsa& w, const Shape& s, const IndexGeometry& g, const float* cos, const float* sin, float* row) {
-  for (int hd = 0; hd < s.HQ; ++hd) {
-    rms_norm_row(row + s.query(hd), w.q_norm_scale.data(), g.eps, 1, s.DH, row + s.query(hd));
-    RopeTable::rotate(row + s.query(hd), cos, sin, s.DR);
-  }
-  for (int h = 0; h < s.HKV; ++h) {
-    float* key = row + s.k + h * s.DH;
-    rms_norm_row(key, w.k_norm_scale.data(), g.eps, 1, s.DH, key);
-    RopeTable::rotate(key, cos, sin, s.DR);
-  }
+// Norms of the queries and keys of one projected row, in place.
+void norm_row(const PackedQsa& w, const Shape& s, const IndexGeometry& g, float* row) {
+  for (int hd = 0; hd < s.HQ; ++hd) rms_norm_row(row + s.query(hd), w.q_norm_scale.data(), g.eps, 1, s.DH, row + s.query(hd));
+  for (int h = 0; h < s.HKV; ++h) rms_norm_row(row + s.k + h * s.DH, w.k_norm_scale.data(), g.eps, 1, s.DH, row + s.k + h * s.DH);
+}
+
+// Rotates them, and prepares the index queries.
+void rotate_row(const PackedQsa& w, const Shape& s, const IndexGeometry& g, const float* cos, const float* sin, float* row) {
+  for (int hd = 0; hd < s.HQ; ++hd) RopeTable::rotate(row + s.query(hd), cos, sin, s.DR);
+  for (int h = 0; h < s.HKV; ++h) RopeTable::rotate(row + s.k + h * s.DH, cos, sin, s.DR);
   for (int j = 0; j < s.HI; ++j) index_query(g, w.index_q_norm_scale.data(), cos, sin, s.DR, row + s.index_q + j * s.DI);
 }
 
@@ -219,15 +218,20 @@ void qsa_layer(const PackedQsa& w, int layer, const float* x, float* y, StepCont
   float* core = step.ws.heads.data();
 
   matmul(w.in, {.T = T, .x = x, .ldx = c.hidden_size, .y = projected, .ldy = s.row}, step.pool);
-  step.tap(layer, "qsa.q_proj", projected, {T, 2 * s.HQ * s.DH}, s.row);
-  step.tap(layer, "qsa.v_proj", projected + s.v, {T, s.HKV * s.DH}, s.row);
-  step.tap(layer, "qsa.index_qk", projected + s.index_q, {T, (s.HI + 1) * s.DI}, s.row);
-  step.pool.parallel_for(T, 1, [&](int begin, int end) {
-    for (int t = begin; t < end; ++t) {
-      const std::ptrdiff_t angle = static_cast<std::ptrdiff_t>(t) * (s.DR / 2);
-      prepare_row(w, s, attention.geometry(), step.ws.rope_cos.data() + angle, step.ws.rope_sin.data() + angle,
-                  projected + static_cast<std::ptrdiff_t>(t) * s.row);
-    }
+  step.tap(layer, "qsa.q_proj", projected, {{T, 2 * s.HQ * s.DH}, s.row});
+  step.tap(layer, "qsa.v_proj", projected + s.v, {{T, s.HKV * s.DH}, s.row});
+  step.tap(layer, "qsa.index_qk", projected + s.index_q, {{T, (s.HI + 1) * s.DI}, s.row});
+  const auto each_row = [&](auto body) {
+    step.pool.parallel_for(T, 1, [&](int begin, int end) {
+      for (int t = begin; t < end; ++t) body(t, projected + static_cast<std::ptrdiff_t>(t) * s.row);
+    });
+  };
+  each_row([&](int, float* row) { norm_row(w, s, attention.geometry(), row); });
+  step.tap(layer, "qsa.q_normed", projected + s.query(0), {{T, s.HQ, s.DH}, s.row, s.HQ, 2 * s.DH});
+  step.tap(layer, "qsa.k_normed", projected + s.k, {{T, s.HKV, s.DH}, s.row});
+  each_row([&](int t, float* row) {
+    const std::ptrdiff_t angle = static_cast<std::ptrdiff_t>(t) * (s.DR / 2);
+    rotate_row(w, s, attention.geometry(), step.ws.rope_cos.data() + angle, step.ws.rope_sin.data() + angle, row);
   });
   for (const SequenceRows& sequence : step.batch.sequences) {
     const Cache cache(step, sequence, layer);
@@ -238,7 +242,7 @@ void qsa_layer(const PackedQsa& w, int layer, const float* x, float* y, StepCont
     });
   }
   attention.run(projected, core);
-  step.tap(layer, "qsa.gated", core, {T, s.HQ * s.DH});
+  step.tap(layer, "qsa.gated", core, {{T, s.HQ * s.DH}});
   matmul(w.out, {.T = T, .x = core, .ldx = s.HQ * s.DH, .y = y, .ldy = c.hidden_size}, step.pool);
 }
 

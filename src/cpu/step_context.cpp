@@ -1,17 +1,27 @@
 #include "cpu/step_context.h"
 
 #include <algorithm>
+#include <vector>
 
 namespace tetrad::cpu {
 
-void StepContext::tap(int layer, std::string_view stage, const float* values, std::vector<std::int64_t> shape, std::int64_t row_stride) const {
+void StepContext::tap(int layer, std::string_view stage, float* values, const TapView& view) const {
   if (batch.taps == nullptr) return;
+  std::vector<std::int64_t> shape;
+  for (const std::int64_t size : view.shape)
+    if (size > 0) shape.push_back(size);
   std::int64_t row_size = 1;
   for (std::size_t i = 1; i < shape.size(); ++i) row_size *= shape[i];
-  const std::int64_t stride = row_stride == 0 ? row_size : row_stride;
-  std::vector<float> packed(static_cast<std::size_t>(shape[0] * row_size));
-  for (std::int64_t t = 0; t < shape[0]; ++t) std::copy_n(values + t * stride, row_size, packed.data() + t * row_size);
+  const std::int64_t row_stride = view.row_stride == 0 ? row_size : view.row_stride;
+  const std::int64_t piece = row_size / view.pieces;
+  const auto place = [&](std::int64_t t, std::int64_t p) { return values + t * row_stride + p * view.piece_stride; };
+  std::vector<float> packed(static_cast<std::size_t>(view.shape[0] * row_size));
+  for (std::int64_t t = 0; t < view.shape[0]; ++t)
+    for (std::int64_t p = 0; p < view.pieces; ++p) std::copy_n(place(t, p), piece, packed.data() + t * row_size + p * piece);
   batch.taps->record(layer, stage, packed, std::move(shape));
+  if (!batch.taps->replace(layer, stage, packed)) return;
+  for (std::int64_t t = 0; t < view.shape[0]; ++t)
+    for (std::int64_t p = 0; p < view.pieces; ++p) std::copy_n(packed.data() + t * row_size + p * piece, piece, place(t, p));
 }
 
 void StepContext::fault(int row, int layer, std::string_view what) {

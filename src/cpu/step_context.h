@@ -1,8 +1,8 @@
 #pragma once
 // What every sub-block of a step needs besides its weights and activations.
+#include <array>
 #include <span>
 #include <string_view>
-#include <vector>
 
 #include "base/thread_pool.h"
 #include "cpu/rope.h"
@@ -11,6 +11,15 @@
 #include "model/backend.h"
 
 namespace tetrad::cpu {
+
+// How a stage's tensor lies in memory: rows `row_stride` apart, each row in `pieces` equal parts `piece_stride` apart. No allocation: it
+// is built in every step, with a sink or without.
+struct TapView {
+  std::array<std::int64_t, 3> shape{};   // [rows, ...], zero past the rank
+  std::int64_t row_stride = 0;     // 0: contiguous
+  std::int64_t pieces = 1;
+  std::int64_t piece_stride = 0;
+};
 
 struct StepContext {
   const Config& config;
@@ -23,9 +32,8 @@ struct StepContext {
 
   int T() const { return static_cast<int>(batch.token_ids.size()); }
 
-  // Hands a [T, ...] tensor to the sink when there is one. `row_stride` is the distance between rows; a row is the product of the shape
-  // after T.
-  void tap(int layer, std::string_view stage, const float* values, std::vector<std::int64_t> shape, std::int64_t row_stride = 0) const;
+  // Hands a tensor to the sink when there is one, and takes back what the sink puts in its place (teacher forcing).
+  void tap(int layer, std::string_view stage, float* values, const TapView& view) const;
   void fault(int row, int layer, std::string_view what);
 };
 

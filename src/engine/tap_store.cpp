@@ -17,10 +17,10 @@ void TapStore::record_ids(int layer, std::string_view stage, std::span<const std
 void TapStore::record_selected(int layer, int row, std::span<const int> positions) { selected[layer][row].assign(positions.begin(), positions.end()); }
 
 bool TapStore::replace(int layer, std::string_view stage, std::span<float> values) {
-  const auto forced = forced_streams.find(layer);
-  if (stage != "stream_in" || forced == forced_streams.end()) return false;
-  TETRAD_CHECK(forced->second.size() == values.size(), "{} forced values for {}", forced->second.size(), values.size());
-  std::copy(forced->second.begin(), forced->second.end(), values.begin());
+  const auto reference = forced.find({layer, std::string(stage)});
+  if (reference == forced.end()) return false;
+  TETRAD_CHECK(reference->second.size() == values.size(), "{} forced values for {} of {}", reference->second.size(), values.size(), stage);
+  std::copy(reference->second.begin(), reference->second.end(), values.begin());
   return true;
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// A TapSink that keeps everything it is handed, and can put reference streams in front of each layer.
+// A TapSink that keeps everything it is handed, and can put the reference's values in place of any stage.
 #include <map>
 #include <string>
 #include <utility>
@@ -26,7 +26,7 @@ class TapStore : public TapSink {
   std::map<Key, TapTensor> tensors;
   std::map<Key, std::vector<std::int64_t>> ids;
   std::map<int, std::map<int, std::vector<int>>> selected;   // layer -> row -> positions
-  std::map<int, std::vector<float>> forced_streams;          // layer -> "stream_in"
+  std::map<Key, std::vector<float>> forced;                  // what the step goes on with after that stage
 };
 
 }  // namespace tetrad

@@ -29,7 +29,7 @@ struct VerifyReport {
 };
 
 // Every case of `golden_file` (tests/goldens/README.md): one-shot prefill, decode from the cache, and, for the case with stages, every
-// stage twice: running free, and with the reference's streams put in front of every layer. `pool` must have a free slot.
+// stage twice: running free, and forced, where every recorded stage goes on from the reference's values, so that each is judged alone. `pool` must have a free slot.
 VerifyReport verify_goldens(StatePool& pool, const std::filesystem::path& golden_file);
 
 }  // namespace tetrad

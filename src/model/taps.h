@@ -18,7 +18,8 @@ class TapSink {
   virtual void record_ids(int layer, std::string_view stage, std::span<const std::int64_t> values, std::vector<std::int64_t> shape) = 0;
   // "qsa.selected": for packed row `row`, the attended token positions, ascending.
   virtual void record_selected(int layer, int row, std::span<const int> positions) = 0;
-  // Teacher forcing: may overwrite the streams that enter a layer ("stream_in", [T, HC*D]) with reference values; true if it did.
+  // Teacher forcing: called after record() of a stage, may overwrite its values, contiguous in its shape, with the reference's; true if it
+  // did, and the step then goes on from them.
   virtual bool replace(int layer, std::string_view stage, std::span<float> values) {
     (void)layer, (void)stage, (void)values;
     return false;
