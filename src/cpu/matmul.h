@@ -3,8 +3,9 @@
 //   Math      y[t, n] = sum_k x[t, k] * w[n, k]
 //   Inputs    x [T, K] floats that hold bf16 values, row stride ldx; w a PackedLinear [N, K] in bf16 or block-scaled FP8
 //   Output    y [T, N] floats, row stride ldy; rounded to bf16 when `round`; must not overlap x
-//   Rounding  one float32 chain per output, k ascending, each step one fused multiply-add; where a target has no FMA instruction the
-//             product is rounded before it is added, in the same order. An FP8 weight is float(code) * scale rounded to float32.
+//   Rounding  one float32 chain per output, k ascending, each step one fused multiply-add. An FP8 weight is float(code) * scale rounded
+//             to float32. A target without an FMA instruction rounds the product before it adds it, in the same order: the same bits
+//             as long as the product is exact, which it is for bf16 weights and for FP8 with bf16 scales (underflow apart).
 //   Order     lanes run across n, so a row's result depends on neither T nor the number of threads nor the vector width
 //   NaN       NaN and infinities of x and w reach y as IEEE arithmetic gives them
 //   Memory    allocates nothing; up to 128 KiB of stack per thread
