@@ -18,8 +18,8 @@ TEST_P(Golden, every_case_and_stage_is_within_the_references_own_spread) {
   EXPECT_TRUE(report.passed());
 }
 
-INSTANTIATE_TEST_SUITE_P(checkpoints, Golden, ::testing::Values("rand-small", "rand-heads"), [](const auto& info) {
-  std::string name = info.param;
+INSTANTIATE_TEST_SUITE_P(checkpoints, Golden, ::testing::Values("rand-small", "rand-heads"), [](const auto& p) {
+  std::string name = p.param;
   for (char& c : name)
     if (c == '-') c = '_';
   return name;

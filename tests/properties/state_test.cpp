@@ -222,7 +222,7 @@ TEST_P(State, selection_within_the_budget_is_dense_attention) {
 }
 
 INSTANTIATE_TEST_SUITE_P(goldens, State, ::testing::Values(Case{"rand-small", 90}, Case{"rand-heads", 150}),
-                         [](const auto& info) { return std::string(info.param.name) == "rand-small" ? "rand_small" : "rand_heads"; });
+                         [](const auto& p) { return std::string(p.param.name) == "rand-small" ? "rand_small" : "rand_heads"; });
 
 }  // namespace
 }  // namespace tetrad

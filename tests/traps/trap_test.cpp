@@ -47,7 +47,7 @@ TEST_P(Trap, mutant_is_caught) {
 }
 
 INSTANTIATE_TEST_SUITE_P(mutants, Trap, ::testing::Range(1, static_cast<int>(Mutant::kCount)),
-                         [](const auto& info) { return std::string(cpu::mutant_name(static_cast<Mutant>(info.param))); });
+                         [](const auto& p) { return std::string(cpu::mutant_name(static_cast<Mutant>(p.param))); });
 
 TEST(Trap, without_a_mutant_every_gate_passes) {
   const Finding finding = worst_finding(Mutant::kNone);
