@@ -8,6 +8,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/matmul_kernels.cpp"
 #include <hwy/foreach_target.h>
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include "cpu/simd-inl.h"
@@ -26,36 +27,34 @@ constexpr int panels_at_once(int rows) { return std::max(1, kChains / (rows * kV
 // Rows of a register tile of the blocked kernel: 12 accumulators of 16 registers with two vectors per panel.
 constexpr int kTileRows = kVectors == 1 ? 12 : (kVectors == 2 || HWY_TARGET == HWY_NEON ? 6 : 2);
 
-// Two columns of one vector of outputs, as floats.
-struct Columns {
-  V even, odd;
-};
-
-HWY_INLINE Columns expand_bf16(const std::uint8_t* pair, int vector) {
+// One column, the even or the odd one of a pair, of one vector of outputs.
+template <bool kOdd>
+HWY_INLINE V expand_bf16(const std::uint8_t* pair, int vector) {
   const D df;
   const hn::RebindToUnsigned<D> du;
   const auto both = hn::LoadU(du, reinterpret_cast<const std::uint32_t*>(pair) + vector * kLanes);
-  return {hn::BitCast(df, hn::ShiftLeft<16>(both)), hn::BitCast(df, hn::And(both, hn::Set(du, 0xffff0000u)))};
+  if constexpr (kOdd) return hn::BitCast(df, hn::And(both, hn::Set(du, 0xffff0000u)));
+  return hn::BitCast(df, hn::ShiftLeft<16>(both));
 }
 
 // A code S EEEE MMM in the upper byte, shifted right by one with its sign and stripped of the copied sign bit, is the half
 // S 0EEEE MMM0000000: the same number divided by 256, subnormals included.
-HWY_INLINE Columns expand_fp8(const std::uint8_t* pair, int vector, V scale) {
+template <bool kOdd>
+HWY_INLINE V expand_fp8(const std::uint8_t* pair, int vector, V scale) {
   const D df;
   const hn::Rebind<std::int16_t, D> di;
   const hn::Rebind<hwy::float16_t, D> dh;
-  const auto half_bits = hn::Set(di, static_cast<std::int16_t>(0xbf80));
-  const auto both = hn::LoadU(di, reinterpret_cast<const std::int16_t*>(pair) + vector * kLanes);
-  const auto even = hn::And(hn::ShiftRight<1>(hn::ShiftLeft<8>(both)), half_bits);
-  const auto odd = hn::And(hn::ShiftRight<1>(both), half_bits);
-  return {hn::Mul(hn::PromoteTo(df, hn::BitCast(dh, even)), scale), hn::Mul(hn::PromoteTo(df, hn::BitCast(dh, odd)), scale)};
+  auto code = hn::LoadU(di, reinterpret_cast<const std::int16_t*>(pair) + vector * kLanes);
+  if constexpr (!kOdd) code = hn::ShiftLeft<8>(code);
+  const auto half = hn::And(hn::ShiftRight<1>(code), hn::Set(di, static_cast<std::int16_t>(0xbf80)));
+  return hn::Mul(hn::PromoteTo(df, hn::BitCast(dh, half)), scale);
 }
 
-template <bool kFp8>
-HWY_INLINE Columns expand(const std::uint8_t* pair, int vector, V scale) {
-  if constexpr (kFp8) return expand_fp8(pair, vector, scale);
+template <bool kFp8, bool kOdd>
+HWY_INLINE V expand(const std::uint8_t* pair, int vector, V scale) {
+  if constexpr (kFp8) return expand_fp8<kOdd>(pair, vector, scale);
   (void)scale;
-  return expand_bf16(pair, vector);
+  return expand_bf16<kOdd>(pair, vector);
 }
 
 constexpr std::size_t pair_bytes(bool fp8) { return kPanelWidth * (fp8 ? 2 : 4); }
@@ -75,6 +74,41 @@ HWY_INLINE void store_panel(const V* acc, float* y, int width, bool round) {
 }
 
 // --- Few rows: weights expand in registers, each used kRows times. ---
+
+// Makes the compiler load again from `p` instead of keeping what it read before.
+HWY_INLINE const std::uint8_t* reload(const std::uint8_t* p) {
+  asm("" : "+r"(p));
+  return p;
+}
+
+// Adds the even or the odd column of a pair to all rows of one panel.
+template <bool kFp8, bool kOdd, int kRows>
+HWY_INLINE void add_column(const std::uint8_t* pair, const V* scale, const float* const* row, int k, V (*acc)[kVectors], int row_step) {
+  const D df;
+  V column[kVectors];
+  for (int v = 0; v < kVectors; ++v) column[v] = expand<kFp8, kOdd>(pair, v, scale[v]);
+  for (int r = 0; r < kRows; ++r) {
+    const V value = hn::Set(df, row[r][k]);
+    for (int v = 0; v < kVectors; ++v) acc[r * row_step][v] = hn::MulAdd(value, column[v], acc[r * row_step][v]);
+  }
+}
+
+// Adds both columns. The order of loads decides whether sixteen registers suffice: with few rows the inputs stay in registers across
+// vectors and panels, with many rows the accumulators do, and a column's weights are expanded before its first input is read.
+template <bool kFp8, int kRows>
+HWY_INLINE void add_pair(const std::uint8_t* pair, const V* scale, const float* const* row, int k, V (*acc)[kVectors], int row_step) {
+  if constexpr (kRows >= 4) {
+    add_column<kFp8, false, kRows>(pair, scale, row, k, acc, row_step);
+    add_column<kFp8, true, kRows>(reload(pair), scale, row, k + 1, acc, row_step);
+    return;
+  }
+  const D df;
+  for (int v = 0; v < kVectors; ++v) {
+    const V even = expand<kFp8, false>(pair, v, scale[v]), odd = expand<kFp8, true>(pair, v, scale[v]);
+    for (int r = 0; r < kRows; ++r) acc[r * row_step][v] = hn::MulAdd(hn::Set(df, row[r][k]), even, acc[r * row_step][v]);
+    for (int r = 0; r < kRows; ++r) acc[r * row_step][v] = hn::MulAdd(hn::Set(df, row[r][k + 1]), odd, acc[r * row_step][v]);
+  }
+}
 
 template <bool kFp8, int kRows, int kPanels>
 void direct_tile(const PackedLinear& w, int first, const MatmulArgs& a) {
@@ -101,21 +135,11 @@ void direct_tile(const PackedLinear& w, int first, const MatmulArgs& a) {
     int k = begin;
     for (; k + 1 < end; k += 2) {
       const std::size_t offset = static_cast<std::size_t>(k / 2) * pair_bytes(kFp8);
-      for (int p = 0; p < kPanels; ++p) {
-        for (int v = 0; v < kVectors; ++v) {
-          const Columns c = expand<kFp8>(panel[p] + offset, v, scale[p][v]);
-          for (int r = 0; r < kRows; ++r) acc[r][p][v] = hn::MulAdd(hn::Set(df, row[r][k]), c.even, acc[r][p][v]);
-          for (int r = 0; r < kRows; ++r) acc[r][p][v] = hn::MulAdd(hn::Set(df, row[r][k + 1]), c.odd, acc[r][p][v]);
-        }
-      }
+      for (int p = 0; p < kPanels; ++p) add_pair<kFp8, kRows>(panel[p] + offset, scale[p], row, k, &acc[0][p], kPanels);
     }
     if (k < end) {  // the last column of an odd K
       const std::size_t offset = static_cast<std::size_t>(k / 2) * pair_bytes(kFp8);
-      for (int p = 0; p < kPanels; ++p)
-        for (int v = 0; v < kVectors; ++v) {
-          const Columns c = expand<kFp8>(panel[p] + offset, v, scale[p][v]);
-          for (int r = 0; r < kRows; ++r) acc[r][p][v] = hn::MulAdd(hn::Set(df, row[r][k]), c.even, acc[r][p][v]);
-        }
+      for (int p = 0; p < kPanels; ++p) add_column<kFp8, false, kRows>(panel[p] + offset, scale[p], row, k, &acc[0][p], kPanels);
     }
   }
   for (int r = 0; r < kRows; ++r)
@@ -150,10 +174,18 @@ struct Scratch {
   HWY_ALIGN float w[kBlockColumns * kPanelWidth];  // one panel of one block of columns: [kBlockColumns][16]
 };
 
+// Cuts rows into tiles of nearly equal height: a low tile takes as long as one of four rows, because its few chains wait on each other.
+struct Tiling {
+  int num_tiles, low, num_high;  // num_high tiles of low + 1 rows, then tiles of low rows
+  explicit Tiling(int rows) : num_tiles((rows + kTileRows - 1) / kTileRows), low(rows / num_tiles), num_high(rows % num_tiles) {}
+  int rows(int tile) const { return tile < num_high ? low + 1 : low; }
+};
+
 void gather_rows(const MatmulArgs& a, int begin, int end, float* out) {
   const int num_columns = end - begin;
-  for (int t = 0; t < a.T; t += kTileRows) {
-    const int rows = std::min(kTileRows, a.T - t);
+  const Tiling tiling(a.T);
+  for (int i = 0, t = 0; i < tiling.num_tiles; t += tiling.rows(i++)) {
+    const int rows = tiling.rows(i);
     for (int r = 0; r < rows; ++r) {
       const float* in = a.x + static_cast<std::ptrdiff_t>(t + r) * a.ldx + begin;
       for (int k = 0; k < num_columns; ++k) out[k * rows + r] = in[k];
@@ -174,9 +206,8 @@ void expand_panel(const PackedLinear& w, int p, int begin, int end, float* out) 
     const std::uint8_t* pair = w.panel(p) + static_cast<std::size_t>(begin / 2) * pair_bytes(kFp8);
     for (; begin < stop; begin += 2, pair += pair_bytes(kFp8), out += 2 * kPanelWidth)
       for (int v = 0; v < kVectors; ++v) {
-        const Columns c = expand<kFp8>(pair, v, scale[v]);
-        hn::Store(c.even, df, out + v * kLanes);
-        hn::Store(c.odd, df, out + kPanelWidth + v * kLanes);  // zero beyond an odd K, and within the scratch
+        hn::Store(expand<kFp8, false>(pair, v, scale[v]), df, out + v * kLanes);
+        hn::Store(expand<kFp8, true>(pair, v, scale[v]), df, out + kPanelWidth + v * kLanes);  // not read beyond an odd K
       }
     begin = stop;
   }
@@ -188,6 +219,7 @@ struct Tile {
   int num_columns;
   float* y;
   int ldy, width;
+  bool last_rows;   // no tile follows below this one
   bool first, round;
 };
 
@@ -197,6 +229,7 @@ void blocked_tile(const Tile& tile) {
   V acc[kRows][kVectors];
   for (int r = 0; r < kRows; ++r) {
     const float* y = tile.y + static_cast<std::ptrdiff_t>(r) * tile.ldy;
+    if (!tile.last_rows) hwy::Prefetch(y + static_cast<std::ptrdiff_t>(kRows) * tile.ldy);
     HWY_ALIGN float lanes[kPanelWidth] = {};
     if (!tile.first && tile.width < kPanelWidth) {
       std::memcpy(lanes, y, static_cast<std::size_t>(tile.width) * sizeof(float));
@@ -226,22 +259,23 @@ void blocked_rows(int rows, const Tile& tile) {
 template <bool kFp8>
 void blocked_panels(const PackedLinear& w, int first, int count, const MatmulArgs& a) {
   Scratch scratch;
+  const Tiling tiling(a.T);
   for (int begin = 0; begin < w.columns(); begin += kBlockColumns) {
     const int end = std::min(w.columns(), begin + kBlockColumns);
     gather_rows(a, begin, end, scratch.x);
     for (int p = first; p < first + count; ++p) {
       expand_panel<kFp8>(w, p, begin, end, scratch.w);
       const int n = p * kPanelWidth;
-      for (int t = 0; t < a.T; t += kTileRows) {
-        blocked_rows(std::min(kTileRows, a.T - t), {.x = scratch.x + static_cast<std::ptrdiff_t>(t) * (end - begin),
-                                                    .w = scratch.w,
-                                                    .num_columns = end - begin,
-                                                    .y = a.y + static_cast<std::ptrdiff_t>(t) * a.ldy + n,
-                                                    .ldy = a.ldy,
-                                                    .width = w.rows() - n,
-                                                    .first = begin == 0,
-                                                    .round = a.round && end == w.columns()});
-      }
+      for (int i = 0, t = 0; i < tiling.num_tiles; t += tiling.rows(i++))
+        blocked_rows(tiling.rows(i), {.x = scratch.x + static_cast<std::ptrdiff_t>(t) * (end - begin),
+                                      .w = scratch.w,
+                                      .num_columns = end - begin,
+                                      .y = a.y + static_cast<std::ptrdiff_t>(t) * a.ldy + n,
+                                      .ldy = a.ldy,
+                                      .width = w.rows() - n,
+                                      .last_rows = i + 1 == tiling.num_tiles,
+                                      .first = begin == 0,
+                                      .round = a.round && end == w.columns()});
     }
   }
 }
