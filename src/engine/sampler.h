@@ -1,0 +1,79 @@
+#pragma once
+// Chooses the next token of one request from its row of logits.
+//
+// Order: logit bias, repetition penalty, frequency and presence penalty on the raw logits; temperature; top-k; top-p; min-p; draw.
+//   transformers: sequence bias, repetition penalty, temperature, top-k, top-p, min-p. Differs from here in keeping every token that ties
+//     with the k-th best (here exactly k, the lower id first) and in having no presence and frequency penalty.
+//   vLLM: bias, penalties and temperature as here, then min-p before top-k and top-p. min-p compares with the best token only, so the
+//     order matters just where top-p is on too: here top-p measures the mass before min-p thins it.
+// Each filter works on what the one before it left, renormalised. The repetition penalty divides a positive logit and multiplies a negative
+// one, for tokens of the prompt and of the answer; frequency (times the count) and presence (once) are subtracted, for tokens of the answer.
+//
+// Ties: higher score first, then lower id; greedy takes the first. A row is drawn by the inverse of its cumulative distribution in order of
+// id, with one Philox number keyed by the seed and the position of the token, so a draw does not depend on what shares the batch.
+// Ids without a token (padding rows of the vocabulary, holes) are never chosen, whatever their logits and biases.
+// Logprobs are log-softmax of the raw row (before bias, penalties, temperature and filters) over all V rows, as a reference computes them.
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/sampling_params.h"
+#include "engine/token_selection.h"
+
+namespace tetrad {
+
+class Tokenizer;
+
+// The ids that stand for a token: [0, limit) without the holes.
+struct SampleableIds {
+  int vocab_size = 0;       // [V], length of a row of logits
+  int limit = 0;
+  std::vector<int> holes;   // ascending, below limit
+
+  static SampleableIds all(int vocab_size) { return {vocab_size, vocab_size, {}}; }
+  static SampleableIds of(const Tokenizer& tokenizer, int vocab_size);
+};
+
+struct TokenLogprob {
+  int id = 0;
+  float logprob = 0;
+};
+
+struct SampledToken {
+  int id = 0;
+  std::optional<TokenLogprob> logprob;   // present when the request asks for logprobs
+  std::vector<TokenLogprob> top;         // best first; ids that stand for a token only
+};
+
+class Sampler {
+ public:
+  // Validates params (InputError). prompt_ids feed the repetition penalty.
+  Sampler(SamplingParams params, SampleableIds ids, std::span<const int> prompt_ids);
+
+  // logits [V]; position: how many tokens precede the one chosen. Does not count the token as part of the answer: accept() does.
+  // Throws NumericError if the row holds a NaN or plus infinity, or nothing above minus infinity.
+  SampledToken sample(std::span<const float> logits, std::int64_t position);
+  void accept(int id);
+
+ private:
+  struct TokenUse {
+    bool in_prompt = false;
+    int in_answer = 0;
+  };
+
+  bool tracks_use() const;
+  void adjust(std::span<float> scores) const;
+  int choose(std::span<const float> scores, std::int64_t position);
+  void report_logprobs(std::span<const float> row, std::span<const float> scores, SampledToken& sampled);
+
+  SamplingParams params_;
+  SampleableIds ids_;
+  std::unordered_map<int, TokenUse> use_;
+  std::vector<float> scores_, weights_;       // [V], reused from token to token
+  std::vector<float> best_scores_;
+  std::vector<ScoredToken> best_;
+};
+
+}  // namespace tetrad
