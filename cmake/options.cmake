@@ -34,12 +34,12 @@ if(TETRAD_SANITIZE)
 endif()
 if(TETRAD_BUILD_FUZZERS)
   if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
-    message(FATAL_ERROR "The libFuzzer targets need clang++: configure with the preset `fuzz`.")
+    message(FATAL_ERROR "The libFuzzer targets need clang++: configure with the preset `asan` or `fuzz`.")
   endif()
   add_compile_options(-fsanitize=fuzzer-no-link)
 endif()
 
-# g++ is the compiler of the product and its warnings are errors. Clang builds only fuzz targets and feeds clang-tidy.
+# g++ is the compiler of the product and its warnings are errors. Clang builds the asan and fuzz trees.
 add_library(tetrad_warnings INTERFACE)
 target_compile_options(tetrad_warnings INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
                                                  -Wconversion -Wno-sign-conversion -Wno-float-conversion
