@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/bf16.h"
+#include "base/error.h"
 #include "cpu/attention.h"
 #include "cpu/mutants.h"
 #include "cpu/norm.h"
@@ -131,9 +132,7 @@ class Attention {
       for (int i = begin; i < end; ++i) counts[i] = select(rows[static_cast<std::size_t>(i)], i);
     });
     if (step_.batch.taps != nullptr)
-      for (int i = 0; i < num_rows; ++i)
-        step_.batch.taps->record_selected(layer_, rows[static_cast<std::size_t>(i)].row,
-                                          {positions(i), static_cast<std::size_t>(counts[i])});
+      for (int i = 0; i < num_rows; ++i) tap_selection(rows[static_cast<std::size_t>(i)], i, counts[i]);
     step_.pool.parallel_for(num_rows * s_.HQ, 1, [&](int begin, int end) {
       for (int unit = begin; unit < end; ++unit)
         attend(rows[static_cast<std::size_t>(unit / s_.HQ)], unit / s_.HQ, unit % s_.HQ, counts[unit / s_.HQ], projected, out);
@@ -170,11 +169,26 @@ class Attention {
     if (mutant(Mutant::kOwnBlockAlways) && count == g_.topk && blocks[count - 1] != row.num_blocks - 1 && (row.position + 1) % s_.R == 0)
       blocks[count - 1] = row.num_blocks - 1;
     count = expand_selection(g_, {blocks, static_cast<std::size_t>(count)}, row.position, positions(i));
+    gather(cache, i, count);
+    return count;
+  }
+
+  void gather(const Cache& cache, int i, int count) {
     for (int n = 0; n < count; ++n) {
       k_rows(i)[n] = cache.k_row(positions(i)[n]);
       v_rows(i)[n] = cache.v_row(positions(i)[n]);
     }
-    return count;
+  }
+
+  void tap_selection(const QueryRow& row, int i, int& count) {
+    std::vector<int> chosen(positions(i), positions(i) + count);
+    const std::size_t num_scores = scored(row) ? static_cast<std::size_t>(row.num_blocks) : 0;
+    step_.batch.taps->record_selected(layer_, row.row, chosen, {scores(i), num_scores});
+    TETRAD_CHECK(!chosen.empty() && static_cast<int>(chosen.size()) <= attended_ && chosen.back() <= row.position, "{} positions for the query at {}",
+                 chosen.size(), row.position);
+    count = static_cast<int>(chosen.size());
+    std::copy(chosen.begin(), chosen.end(), positions(i));
+    gather(Cache(step_, *row.sequence, layer_), i, count);
   }
 
   void attend(const QueryRow& row, int i, int hd, int count, const float* projected, float* out) {

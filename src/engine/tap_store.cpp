@@ -14,7 +14,13 @@ void TapStore::record_ids(int layer, std::string_view stage, std::span<const std
   ids[{layer, std::string(stage)}].assign(values.begin(), values.end());
 }
 
-void TapStore::record_selected(int layer, int row, std::span<const int> positions) { selected[layer][row].assign(positions.begin(), positions.end()); }
+void TapStore::record_selected(int layer, int row, std::vector<int>& positions, std::span<const float> block_scores) {
+  selected[layer][row] = {positions, {block_scores.begin(), block_scores.end()}};
+  const auto of_layer = forced_selections.find(layer);
+  if (of_layer == forced_selections.end()) return;
+  const auto reference = of_layer->second.find(row);
+  if (reference != of_layer->second.end()) positions = reference->second;
+}
 
 bool TapStore::replace(int layer, std::string_view stage, std::span<float> values) {
   const auto reference = forced.find({layer, std::string(stage)});

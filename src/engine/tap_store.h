@@ -20,12 +20,17 @@ class TapStore : public TapSink {
 
   void record(int layer, std::string_view stage, std::span<const float> values, std::vector<std::int64_t> shape) override;
   void record_ids(int layer, std::string_view stage, std::span<const std::int64_t> values, std::vector<std::int64_t> shape) override;
-  void record_selected(int layer, int row, std::span<const int> positions) override;
+  void record_selected(int layer, int row, std::vector<int>& positions, std::span<const float> block_scores) override;
   bool replace(int layer, std::string_view stage, std::span<float> values) override;
 
   std::map<Key, TapTensor> tensors;
   std::map<Key, std::vector<std::int64_t>> ids;
-  std::map<int, std::map<int, std::vector<int>>> selected;   // layer -> row -> positions
+  struct Selection {
+    std::vector<int> positions;      // as chosen, before any forcing
+    std::vector<float> block_scores;
+  };
+  std::map<int, std::map<int, Selection>> selected;          // layer -> row
+  std::map<int, std::map<int, std::vector<int>>> forced_selections;   // layer -> row -> positions
   std::map<Key, std::vector<float>> forced;                  // what the step goes on with after that stage
 };
 

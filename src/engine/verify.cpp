@@ -6,6 +6,10 @@
 #include <bit>
 #include <cmath>
 #include <cstdlib>
+#include <functional>
+#include <limits>
+#include <map>
+#include <set>
 
 #include "base/bf16.h"
 #include "engine/golden_file.h"
@@ -15,7 +19,13 @@ namespace tetrad {
 namespace {
 
 constexpr double kSpreadMultiple = 2.0;      // how far beyond the reference's own spread a result may lie
-constexpr double kForcedStageL2 = 0.02;      // stages with the reference's streams in front: measured 0.0071 at worst (docs/numerics.md)
+// A stage computed from the reference's own inputs differs by single flipped roundings only. Measured over both random checkpoints:
+// relative L2 of a row up to 0.0041, share of unequal elements up to 0.0053 (docs/numerics.md).
+constexpr double kForcedStageL2 = 0.005;
+constexpr double kForcedStageUnequal = 0.006;
+// Where only the sub-block's output was recorded, the flips of its inner stages add up: measured 0.016.
+constexpr double kForcedBlockUnequal = 0.02;
+constexpr double kTiedScore = 2e-6;          // block scores closer than this, relative plus absolute, are a tie: accuracy of the scores
 constexpr int kRouterSteps = 2;              // bf16 steps between two router logits within which the reference's pick is a coin toss
 constexpr const char* kRun = "bf16_cpu";
 constexpr const char* kOtherRuns[] = {"bf16_gpu", "f32_cpu"};
@@ -92,7 +102,7 @@ class Replay {
     const std::vector<float> expected = golden_.floats(name(i, stage + "." + kRun));
     LogitMeasures spread;
     for (const char* other : kOtherRuns)
-      spread.widen(measure_logits(golden_.floats(name(i, stage + "." + other)), expected, vocab_));
+      if (golden_.has(name(i, stage + "." + other))) spread.widen(measure_logits(golden_.floats(name(i, stage + "." + other)), expected, vocab_));
     const LogitMeasures error = measure_logits(got, expected, vocab_);
     VerifyRow row;
     row.golden_case = i;
@@ -108,7 +118,8 @@ class Replay {
     if (spread.regret == 0 && error.regret <= kSpreadMultiple * spread.mean)
       row.error_measure = std::max(ratio(error.mean, kSpreadMultiple * spread.mean), ratio(error.p99, kSpreadMultiple * spread.p99));
     row.pass = row.error_measure <= row.tolerance;
-    const bool runs_agree = distance(golden_.floats(name(i, stage + ".bf16_gpu")), expected, vocab_).unequal == 0;
+    const std::string gpu = name(i, stage + ".bf16_gpu");
+    const bool runs_agree = golden_.has(gpu) && distance(golden_.floats(gpu), expected, vocab_).unequal == 0;
     if (row.error.unequal == 0) row.note = "bits equal";
     else if (runs_agree) row.note = "reference CPU = GPU here";
     report_.rows.push_back(std::move(row));
@@ -134,109 +145,185 @@ class Replay {
 
   void check_stages(int i) {
     const std::vector<StageName> stages = stage_names(i);
-    const TapStore free_run = run_taps(i, {});
-    std::map<TapStore::Key, std::vector<float>> forced;
-    for (const StageName& stage : stages)
-      if (stage.local != "moe.experts" && stage.local != "qsa.selected")
-        forced[{stage.layer, stage.local}] = golden_.floats(name(i, stage.full + "." + kRun));
-    const TapStore forced_run = run_taps(i, std::move(forced));
+    TapStore free_run, forced_run;
     for (const StageName& stage : stages) {
-      judge_stage(i, stage.full, stage.layer, stage.local, free_run, false);
-      judge_stage(i, stage.full, stage.layer, stage.local, forced_run, true);
+      if (stage.local == "qsa.selected") forced_run.forced_selections[stage.layer] = reference_selections(i, stage.full);
+      else if (stage.local != "moe.experts") forced_run.forced[{stage.layer, stage.local}] = golden_.floats(name(i, stage.full + "." + kRun));
+    }
+    run_taps(i, free_run);
+    run_taps(i, forced_run);
+    for (const StageName& stage : stages) {
+      if (stage.local == "moe.experts") judge_experts(i, stage, forced_run);
+      else if (stage.local == "qsa.selected") judge_selected(i, stage, forced_run);
+      else judge_free(i, stage, free_run), judge_forced(i, stage, forced_run);
     }
   }
 
-  TapStore run_taps(int i, std::map<TapStore::Key, std::vector<float>> forced) {
+  void run_taps(int i, TapStore& taps) {
     SequenceState state(pool_);
     const std::vector<int> tokens = ids(i, "tokens");
     TETRAD_CHECK(static_cast<int>(tokens.size()) <= pool_.backend().max_rows(), "the stages of {} tokens need as many rows in a step", tokens.size());
-    TapStore taps;
-    taps.forced = std::move(forced);
     const StepRequest request{&state, tokens, LogitsWanted::kNone};
     stepper_.run({&request, 1}, &taps);
-    return taps;
   }
 
-  void judge_stage(int i, const std::string& stage, int layer, const std::string& local, const TapStore& taps, bool forced) {
-    VerifyRow row;
+  // Measures a recorded stage; rows in `open` (where the reference leaves a choice that the stage depends on) are left out.
+  bool measure_stage(int i, const StageName& stage, const TapStore& taps, const std::set<int>& open, VerifyRow& row) const {
     row.golden_case = i;
-    row.stage = stage + (forced ? " (forced)" : "");
-    if (local == "moe.experts") judge_experts(i, stage, layer, taps, row);
-    else if (local == "qsa.selected") judge_selected(i, stage, layer, taps, row);
-    else judge_values(i, stage, layer, local, taps, forced, row);
+    const auto tap = taps.tensors.find({stage.layer, stage.local});
+    if (tap == taps.tensors.end()) {
+      row.note = "stage not recorded";
+      return false;
+    }
+    std::vector<float> got = tap->second.values;
+    const std::vector<float> expected = golden_.floats(name(i, stage.full + "." + kRun));
+    row.row_size = tap->second.shape.back();
+    const std::size_t per_token = got.size() / ids(i, "tokens").size();
+    for (const int t : open)
+      std::copy_n(expected.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(t) * per_token), per_token,
+                  got.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(t) * per_token));
+    row.error = distance(got, expected, row.row_size);
+    row.reference_spread = stage_spread(i, stage.layer);
+    if (row.error.unequal == 0) row.note = "bits equal";
+    if (!open.empty()) row.note += fmt::format(" ({} rows open)", open.size());
+    return true;
+  }
+
+  void judge_free(int i, const StageName& stage, const TapStore& taps) {
+    VerifyRow row;
+    row.stage = stage.full;
+    if (measure_stage(i, stage, taps, {}, row)) {
+      row.error_measure = row.error.worst_row_l2;
+      row.tolerance = stage.local == "ple.embedding" ? 0 : kSpreadMultiple * row.reference_spread;  // a row of the table, or the wrong one
+      row.pass = row.error_measure <= row.tolerance;
+    }
     report_.rows.push_back(std::move(row));
   }
 
-  void judge_values(int i, const std::string& stage, int layer, const std::string& local, const TapStore& taps, bool forced, VerifyRow& row) {
-    const auto tap = taps.tensors.find({layer, local});
-    if (tap == taps.tensors.end()) {
-      row.note = "stage not recorded";
-      return;
+  void judge_forced(int i, const StageName& stage, const TapStore& taps) {
+    VerifyRow row;
+    row.stage = stage.full + " (forced)";
+    std::set<int> open;
+    if (stage.local == "attn.out" && !golden_.has(name(i, fmt::format("layer{}.qsa.selected.{}", stage.layer, kRun)))) open = tied_rows(taps, stage.layer);
+    if (stage.local == "moe.out" || stage.local == "moe.routed_out" || stage.local == "moe.weights") open = compare_experts(i, stage.layer, taps).excused;
+    if (measure_stage(i, stage, taps, open, row)) {
+      const double share = static_cast<double>(row.error.unequal) / static_cast<double>(row.error.count);
+      const bool alone = golden_.has(name(i, fmt::format("layer{}.attn.mixed.{}", stage.layer, kRun)));
+      row.error_measure = std::max(ratio(row.error.worst_row_l2, kForcedStageL2), ratio(share, alone ? kForcedStageUnequal : kForcedBlockUnequal));
+      row.tolerance = stage.local == "ple.embedding" ? 0 : 1;
+      row.pass = row.error_measure <= row.tolerance;
     }
-    const std::vector<float> expected = golden_.floats(name(i, stage + "." + kRun));
-    row.row_size = tap->second.shape.back();
-    row.error = distance(tap->second.values, expected, row.row_size);
-    row.error_measure = row.error.worst_row_l2;
-    row.reference_spread = stage_spread(i, layer);
-    row.tolerance = forced ? kForcedStageL2 : kSpreadMultiple * row.reference_spread;
-    if (local == "ple.embedding") row.tolerance = 0;  // a row of the table, or the wrong one
-    row.pass = row.error_measure <= row.tolerance;
-    if (row.error.unequal == 0) row.note = "bits equal";
+    report_.rows.push_back(std::move(row));
   }
 
   // The largest relative spread of the reference over the stages of a layer that all its runs recorded; sub-stages are judged by it too.
   double stage_spread(int i, int layer) const {
     double spread = 0;
-    const std::string prefix = name(i, layer < 0 ? "final." : fmt::format("layer{}.", layer)), suffix = ".bf16_gpu";
+    const std::string prefix = name(i, layer < 0 ? "final." : fmt::format("layer{}.", layer)), suffix = ".f32_cpu";
     for (const TensorInfo& info : golden_.file().tensors()) {
       if (!info.name.starts_with(prefix) || !info.name.ends_with(suffix) || info.dtype == DType::kI32) continue;
       const std::string base = info.name.substr(0, info.name.size() - suffix.size());
       const std::vector<float> expected = golden_.floats(base + "." + kRun);
       for (const char* other : kOtherRuns)
-        spread = std::max(spread, distance(golden_.floats(base + "." + other), expected, info.shape.back()).worst_row_l2);
+        if (golden_.has(base + "." + other))
+          spread = std::max(spread, distance(golden_.floats(base + "." + other), expected, info.shape.back()).worst_row_l2);
     }
     return spread;
   }
 
-  // Routed experts as sets; a difference is excused only where the reference's own logits leave the choice open.
-  void judge_experts(int i, const std::string& stage, int layer, const TapStore& taps, VerifyRow& row) {
-    const auto expected = golden_.integers(name(i, stage + "." + kRun));
+  struct ExpertComparison {
+    std::set<int> excused;   // rows whose picks differ where the reference's own logits leave the choice open
+    int wrong = 0;           // rows that differ otherwise
+  };
+
+  ExpertComparison compare_experts(int i, int layer, const TapStore& taps) const {
+    ExpertComparison result;
+    const std::string experts = name(i, fmt::format("layer{}.moe.experts.{}", layer, kRun));
+    if (!golden_.has(experts)) return result;
+    const auto expected = golden_.integers(experts);
     const auto& got = taps.ids.at({layer, "moe.experts"});
-    const auto EK = static_cast<std::size_t>(pool_.backend().config().experts_per_token), E = static_cast<std::size_t>(pool_.backend().config().num_experts);
+    const Config& c = pool_.backend().config();
+    const auto EK = static_cast<std::size_t>(c.experts_per_token), E = static_cast<std::size_t>(c.num_experts);
     const auto logits = golden_.floats(name(i, fmt::format("layer{}.moe.router_logits.{}", layer, kRun)));
-    int different = 0, excused = 0;
     for (std::size_t t = 0; t * EK < expected.size(); ++t) {
-      std::vector<std::int64_t> a(got.begin() + static_cast<std::ptrdiff_t>(t * EK), got.begin() + static_cast<std::ptrdiff_t>((t + 1) * EK));
-      std::vector<std::int64_t> b(expected.begin() + static_cast<std::ptrdiff_t>(t * EK), expected.begin() + static_cast<std::ptrdiff_t>((t + 1) * EK));
-      std::sort(a.begin(), a.end()), std::sort(b.begin(), b.end());
+      const std::set<std::int64_t> a(got.begin() + static_cast<std::ptrdiff_t>(t * EK), got.begin() + static_cast<std::ptrdiff_t>((t + 1) * EK));
+      const std::set<std::int64_t> b(expected.begin() + static_cast<std::ptrdiff_t>(t * EK), expected.begin() + static_cast<std::ptrdiff_t>((t + 1) * EK));
       if (a == b) continue;
-      ++different;
-      std::vector<std::int64_t> mine, theirs;
-      std::set_difference(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(mine));
-      std::set_difference(b.begin(), b.end(), a.begin(), a.end(), std::back_inserter(theirs));
-      excused += std::all_of(mine.begin(), mine.end(), [&](std::int64_t m) {
-        return std::all_of(theirs.begin(), theirs.end(), [&](std::int64_t o) {
-          return bf16_steps(logits[t * E + static_cast<std::size_t>(m)], logits[t * E + static_cast<std::size_t>(o)]) <= kRouterSteps;
-        });
-      });
+      bool open = true;
+      for (const std::int64_t mine : a)
+        for (const std::int64_t theirs : b)
+          if (!b.contains(mine) && !a.contains(theirs))
+            open &= bf16_steps(logits[t * E + static_cast<std::size_t>(mine)], logits[t * E + static_cast<std::size_t>(theirs)]) <= kRouterSteps;
+      if (open) result.excused.insert(static_cast<int>(t));
+      else ++result.wrong;
     }
-    row.error_measure = different - excused;
-    row.pass = different == excused;
-    row.note = different == 0 ? "ids equal" : fmt::format("{} rows differ, {} within {} bf16 steps", different, excused, kRouterSteps);
+    return result;
   }
 
-  void judge_selected(int i, const std::string& stage, int layer, const TapStore& taps, VerifyRow& row) {
-    const auto expected = golden_.integers(name(i, stage + "." + kRun));
-    const auto T = static_cast<std::size_t>(golden_.shape(name(i, stage + "." + kRun)).back());
-    int different = 0;
-    for (const auto& [t, positions] : taps.selected.at(layer)) {
-      std::vector<std::int64_t> mask(T, 0);
-      for (const int p : positions) mask[static_cast<std::size_t>(p)] = 1;
-      different += !std::equal(mask.begin(), mask.end(), expected.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(t) * T));
+  void judge_experts(int i, const StageName& stage, const TapStore& taps) {
+    const ExpertComparison comparison = compare_experts(i, stage.layer, taps);
+    VerifyRow row;
+    row.golden_case = i;
+    row.stage = stage.full + " (forced)";
+    row.error_measure = comparison.wrong;
+    row.pass = comparison.wrong == 0;
+    row.note = comparison.wrong > 0          ? fmt::format("{} rows differ", comparison.wrong)
+               : comparison.excused.empty() ? "ids equal"
+                                            : fmt::format("ids equal but {} rows within {} bf16 steps", comparison.excused.size(), kRouterSteps);
+    report_.rows.push_back(std::move(row));
+  }
+
+  std::map<int, std::vector<int>> reference_selections(int i, const std::string& stage) const {
+    const auto mask = golden_.integers(name(i, stage + "." + kRun));
+    const auto T = static_cast<int>(golden_.shape(name(i, stage + "." + kRun)).back());
+    std::map<int, std::vector<int>> rows;
+    for (int t = 0; t < T; ++t)
+      for (int p = 0; p < T; ++p)
+        if (mask[static_cast<std::size_t>(t) * static_cast<std::size_t>(T) + static_cast<std::size_t>(p)] != 0) rows[t].push_back(p);
+    return rows;
+  }
+
+  static bool tied(float a, float b) { return std::fabs(a - b) <= kTiedScore * (1.0 + std::fabs(a)); }
+
+  // Rows where the last block chosen and the first not chosen tie.
+  std::set<int> tied_rows(const TapStore& taps, int layer) const {
+    std::set<int> rows;
+    const auto of_layer = taps.selected.find(layer);
+    if (of_layer == taps.selected.end()) return rows;
+    const auto topk = static_cast<std::size_t>(pool_.backend().config().block_topk());
+    for (const auto& [t, selection] : of_layer->second) {
+      std::vector<float> scores = selection.block_scores;
+      if (scores.size() <= topk) continue;
+      std::sort(scores.begin(), scores.end(), std::greater<>());
+      if (tied(scores[topk - 1], scores[topk])) rows.insert(t);
     }
-    row.error_measure = different;
-    row.pass = different == 0;
-    row.note = different == 0 ? "sets equal" : fmt::format("{} rows differ", different);
+    return rows;
+  }
+
+  void judge_selected(int i, const StageName& stage, const TapStore& taps) {
+    const auto reference = reference_selections(i, stage.full);
+    const int R = pool_.backend().config().compress_ratio;
+    int wrong = 0, ties = 0;
+    for (const auto& [t, selection] : taps.selected.at(stage.layer)) {
+      const std::set<int> mine(selection.positions.begin(), selection.positions.end()), theirs(reference.at(t).begin(), reference.at(t).end());
+      if (mine == theirs) continue;
+      bool open = mine.size() == theirs.size();
+      for (const int a : mine)
+        for (const int b : theirs)
+          if (!theirs.contains(a) && !mine.contains(b)) {
+            const auto block_a = static_cast<std::size_t>(a / R), block_b = static_cast<std::size_t>(b / R);
+            open &= block_a < selection.block_scores.size() && block_b < selection.block_scores.size() &&
+                    tied(selection.block_scores[block_a], selection.block_scores[block_b]);
+          }
+      (open ? ties : wrong) += 1;
+    }
+    VerifyRow row;
+    row.golden_case = i;
+    row.stage = stage.full + " (forced)";
+    row.error_measure = wrong;
+    row.pass = wrong == 0;
+    row.note = wrong > 0 ? fmt::format("{} rows differ", wrong) : ties == 0 ? "sets equal" : fmt::format("sets equal but {} rows of tied scores", ties);
+    report_.rows.push_back(std::move(row));
   }
 
   StatePool& pool_;

@@ -14,8 +14,11 @@ struct VerifyRow {
   std::string stage;             // "logits", "decode_logits", "layers.2.attn.out"
   Distance error;                // this engine against the reference's bf16 CPU run
   double regret = 0;             // logits only
-  double error_measure = 0;      // what is judged: for logits the worst ratio of (regret, mean, p99) to its tolerance, else worst row L2
-  double tolerance = 0;          // 1 for logits, a relative L2 for stages
+  // What is judged, and by what: logits, the worst ratio of (regret, mean, p99) to its tolerance, against 1; stages of the free run, the
+  // worst row's relative L2; forced stages, the worse ratio of that and of the share of unequal elements, against 1; ids and sets, rows
+  // that differ without an excuse, against 0.
+  double error_measure = 0;
+  double tolerance = 0;
   double reference_spread = 0;   // the same measure between the reference's own runs
   std::int64_t row_size = 1;
   bool pass = false;

@@ -16,8 +16,9 @@ class TapSink {
   virtual void record(int layer, std::string_view stage, std::span<const float> values, std::vector<std::int64_t> shape) = 0;
   // Integer stages: "moe.experts" [T, EK] (in descending order of weight), "ple.rows" [T, NG].
   virtual void record_ids(int layer, std::string_view stage, std::span<const std::int64_t> values, std::vector<std::int64_t> shape) = 0;
-  // "qsa.selected": for packed row `row`, the attended token positions, ascending.
-  virtual void record_selected(int layer, int row, std::span<const int> positions) = 0;
+  // "qsa.selected": for packed row `row`, the attended token positions, ascending, and the scores of its complete blocks (empty when the
+  // budget holds them all). The sink may change the positions: the row then attends to those.
+  virtual void record_selected(int layer, int row, std::vector<int>& positions, std::span<const float> block_scores) = 0;
   // Teacher forcing: called after record() of a stage, may overwrite its values, contiguous in its shape, with the reference's; true if it
   // did, and the step then goes on from them.
   virtual bool replace(int layer, std::string_view stage, std::span<float> values) {
