@@ -25,8 +25,7 @@ endif()
 add_compile_options(-ffp-contract=off -fno-fast-math)
 
 # Build type of the sanitizer trees: line numbers in reports, library assertions on, and quick to compile.
-set(CMAKE_CXX_FLAGS_SANITIZE "-O1 -g1 -fno-omit-frame-pointer -D_GLIBCXX_ASSERTIONS" CACHE STRING "")
-set(CMAKE_EXE_LINKER_FLAGS_SANITIZE "" CACHE STRING "")
+set(CMAKE_CXX_FLAGS_SANITIZE "-O1 -g1 -fno-omit-frame-pointer -D_GLIBCXX_ASSERTIONS")
 
 if(TETRAD_SANITIZE)
   add_compile_options(-fsanitize=${TETRAD_SANITIZE} -fno-sanitize-recover=all)

@@ -6,7 +6,12 @@ endfunction()
 
 set(scripts ${CMAKE_SOURCE_DIR}/scripts)
 foreach(check includes docs tree)
-  tetrad_style_test(${check} ${Python3_EXECUTABLE} ${scripts}/check_${check}.py)
+  set(arguments)
+  # With the commands in place, flags named in documents are looked up in their --help.
+  if(check STREQUAL "docs" AND EXISTS ${CMAKE_SOURCE_DIR}/src/cli/run.cpp)
+    set(arguments --tetrad $<TARGET_FILE:tetrad>)
+  endif()
+  tetrad_style_test(${check} ${Python3_EXECUTABLE} ${scripts}/check_${check}.py ${arguments})
   tetrad_style_test(${check}_can_fail ${Python3_EXECUTABLE} ${scripts}/check_${check}.py --self-test)
 endforeach()
 
