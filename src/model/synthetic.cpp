@@ -26,31 +26,29 @@ std::int64_t field(const json& text, const char* key) {
   return found->get<std::int64_t>();
 }
 
-// value * scale, to the nearest multiple of `step`, at least `low`.
-std::int64_t scaled(std::int64_t value, double scale, std::int64_t step, std::int64_t low) {
+// value * scale, to the nearest multiple of `step`, at least one step. A value below a step scales in ones.
+std::int64_t scaled(std::int64_t value, double scale, std::int64_t step) {
+  if (value < step) step = 1;
   const auto steps = std::llround(static_cast<double>(value) * scale / static_cast<double>(step));
-  return std::max(low, static_cast<std::int64_t>(steps) * step);
+  return std::max<std::int64_t>(1, steps) * step;
 }
 
 void apply_scale(json& text, double scale) {
   if (scale == 1.0) return;
   if (!(scale > 0.0 && scale <= 16.0)) fail<InputError>("scale: expected a number in (0, 16], got {}", scale);
-  constexpr std::int64_t kWidthStep = 128;     // keeps FP8 blocks whole and n-gram rows divisible
-  for (const char* key : {"hidden_size", "moe_intermediate_size", "shared_expert_intermediate_size"})
-    text[key] = scaled(field(text, key), scale, std::min(kWidthStep, field(text, key)), 1);
-  if (text.contains("ple_embed_dim") && text["ple_embed_dim"].is_number_integer())
-    text["ple_embed_dim"] = scaled(field(text, "ple_embed_dim"), scale, std::min(kWidthStep, field(text, "ple_embed_dim")), 1);
-  text["hc_lowrank"] = scaled(field(text, "hc_lowrank"), scale, std::min<std::int64_t>(16, field(text, "hc_lowrank")), 1);
-  text["vocab_size"] = scaled(field(text, "vocab_size"), scale, std::min<std::int64_t>(128, field(text, "vocab_size")), 1);
-  text["num_experts"] = scaled(field(text, "num_experts"), scale, 1, field(text, "num_experts_per_tok"));
+  // Steps keep FP8 blocks whole and n-gram rows divisible.
+  constexpr std::pair<const char*, std::int64_t> kSteps[] = {{"hidden_size", 128}, {"moe_intermediate_size", 128}, {"shared_expert_intermediate_size", 128},
+                                                             {"hc_lowrank", 16},   {"vocab_size", 128},            {"num_experts", 1}};
+  for (const auto& [key, step] : kSteps) text[key] = scaled(field(text, key), scale, step);
+  text["num_experts_per_tok"] = std::min(field(text, "num_experts_per_tok"), field(text, "num_experts"));
+  if (text.contains("ple_embed_dim") && text["ple_embed_dim"].is_number_integer()) text["ple_embed_dim"] = scaled(field(text, "ple_embed_dim"), scale, 128);
   // Head counts keep their group sizes.
-  const std::int64_t kv_heads = field(text, "num_key_value_heads"), key_heads = field(text, "linear_num_key_heads");
-  text["num_attention_heads"] = scaled(field(text, "num_attention_heads"), scale, kv_heads, kv_heads);
+  text["num_attention_heads"] = scaled(field(text, "num_attention_heads"), scale, field(text, "num_key_value_heads"));
+  const std::int64_t key_heads = field(text, "linear_num_key_heads");
   const std::int64_t group = field(text, "linear_num_value_heads") / std::max<std::int64_t>(1, key_heads);
-  const std::int64_t new_key_heads = scaled(key_heads, scale, 1, 1);
-  text["linear_num_key_heads"] = new_key_heads;
-  text["linear_num_value_heads"] = new_key_heads * std::max<std::int64_t>(1, group);
-  if (text.contains("ngram_vocab_size_base")) text["ngram_vocab_size_base"] = scaled(field(text, "ngram_vocab_size_base"), scale, 1, 2);
+  text["linear_num_key_heads"] = scaled(key_heads, scale, 1);
+  text["linear_num_value_heads"] = field(text, "linear_num_key_heads") * group;
+  if (text.contains("ngram_vocab_size_base")) text["ngram_vocab_size_base"] = std::max<std::int64_t>(2, scaled(field(text, "ngram_vocab_size_base"), scale, 1));
 }
 
 void set_layers(json& text, int layers) {
