@@ -14,7 +14,8 @@ nlohmann::json parse_json(std::string_view text, std::string_view where) {
   std::vector<std::set<std::string>> keys;  // of the objects now open
   using Event = nlohmann::json::parse_event_t;
   const auto check = [&](int depth, Event event, nlohmann::json& value) {
-    if (depth > kMaxJsonDepth) fail<LoadError>("{}: nested deeper than {} levels", where, kMaxJsonDepth);
+    const bool opens = event == Event::object_start || event == Event::array_start;
+    if (opens && depth >= kMaxJsonDepth) fail<LoadError>("{}: nested deeper than {} levels", where, kMaxJsonDepth);
     if (event == Event::object_start) keys.emplace_back();
     if (event == Event::object_end) keys.pop_back();
     if (event == Event::key && !keys.back().insert(value.get<std::string>()).second)
