@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "text/unicode.h"
+#include "text/unicode_categories.h"
 
 namespace tetrad::text {
 namespace {
@@ -41,6 +42,7 @@ using MatchData = std::unique_ptr<pcre2_match_data, Deleter<pcre2_match_data_fre
 
 struct SplitPattern::Code {
   CodePointer regex;
+  bool compiled_to_machine_code = false;
 };
 
 SplitPattern::SplitPattern(std::string_view expression, std::string_view where) : code_(std::make_unique<Code>()) {
@@ -56,8 +58,8 @@ SplitPattern::SplitPattern(std::string_view expression, std::string_view where) 
     fail<LoadError>("{}: the split expression does not compile: {} (in its PCRE2 form, at byte {}: {})", where, pcre2_message(error), offset,
                     translated);
   }
-  // Where this build or machine has no just-in-time compiler the call fails and pcre2_match interprets.
-  pcre2_jit_compile(code_->regex.get(), PCRE2_JIT_COMPLETE);
+  // Where this build or machine has no just-in-time compiler the call fails and the expression is interpreted.
+  code_->compiled_to_machine_code = pcre2_jit_compile(code_->regex.get(), PCRE2_JIT_COMPLETE) == 0;
 }
 
 SplitPattern::SplitPattern(SplitPattern&&) noexcept = default;
@@ -70,7 +72,7 @@ struct SplitPattern::Walk::Scratch {
 };
 
 SplitPattern::Walk::Walk(const SplitPattern& pattern, std::string_view text)
-    : pattern_(&pattern), text_(text), scratch_(std::make_unique<Scratch>()) {
+    : pattern_(&pattern), text_(text), subject_(with_known_categories(text, subject_storage_)), scratch_(std::make_unique<Scratch>()) {
   scratch_->context.reset(pcre2_match_context_create(nullptr));
   scratch_->data.reset(pcre2_match_data_create(1, nullptr));
   TETRAD_CHECK(scratch_->context && scratch_->data, "pcre2_match_data_create");
@@ -83,19 +85,21 @@ SplitPattern::Walk::~Walk() = default;
 
 // Finds the next match from search_from_ on. An empty match that touches the previous match is passed over, as the reference does.
 bool SplitPattern::Walk::find_match() {
-  const auto* subject = reinterpret_cast<PCRE2_SPTR>(text_.data());
+  const auto* subject = reinterpret_cast<PCRE2_SPTR>(subject_.data());
+  const pcre2_code* regex = pattern_->code_->regex.get();
+  pcre2_match_data* data = scratch_->data.get();
+  pcre2_match_context* context = scratch_->context.get();
   while (search_from_ <= text_.size()) {
-    const auto match = [&](std::uint32_t options) {
-      return pcre2_match(pattern_->code_->regex.get(), subject, text_.size(), search_from_, options | PCRE2_NO_UTF_CHECK,
-                         scratch_->data.get(), scratch_->context.get());
-    };
-    int rc = match(0);
-    if (rc == PCRE2_ERROR_JIT_STACKLIMIT) rc = match(PCRE2_NO_JIT);
+    int rc = PCRE2_ERROR_JIT_STACKLIMIT;
+    if (pattern_->code_->compiled_to_machine_code) rc = pcre2_jit_match(regex, subject, text_.size(), search_from_, 0, data, context);
+    if (rc == PCRE2_ERROR_JIT_STACKLIMIT) {
+      rc = pcre2_match(regex, subject, text_.size(), search_from_, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, data, context);
+    }
     if (rc == PCRE2_ERROR_NOMATCH) return false;
     if (rc < 0) {
       fail<InputError>("the tokenizer's split expression gave up at byte {} of the text: {}", search_from_, pcre2_message(rc));
     }
-    const PCRE2_SIZE* range = pcre2_get_ovector_pointer(scratch_->data.get());
+    const PCRE2_SIZE* range = pcre2_get_ovector_pointer(data);
     TETRAD_CHECK(range[0] >= cut_ && range[0] <= range[1] && range[1] <= text_.size(), "split match {}..{} after {}", range[0], range[1], cut_);
     if (range[0] == range[1] && range[1] == last_match_end_) {
       search_from_ += search_from_ < text_.size() ? utf8_step(text_.substr(search_from_)).length : 1;

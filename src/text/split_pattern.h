@@ -9,8 +9,8 @@
 
 namespace tetrad::text {
 
-// The PCRE2 spelling of an Oniguruma expression. Rewritten: `\s` and `\S` (PCRE2 adds U+180E), `\d`, `\p{..}` (later Unicode versions), `.`,
-// captures, escapes. Throws LoadError naming `where`, the construct and its byte offset.
+// The PCRE2 spelling of an Oniguruma expression. Rewritten: `\s` and `\S` (PCRE2 adds U+180E), `\d`, `\p{..}`, `.`, captures,
+// escapes. Throws LoadError naming `where`, the construct and its byte offset.
 std::string translate_split_expression(std::string_view expression, std::string_view where);
 
 class SplitPattern {
@@ -39,6 +39,8 @@ class SplitPattern {
     struct Scratch;
     const SplitPattern* pattern_;
     std::string_view text_;
+    std::string subject_storage_;
+    std::string_view subject_;                         // what is matched: text_ with stand-ins, byte for byte as long
     std::unique_ptr<Scratch> scratch_;
     std::size_t cut_ = 0;                              // everything before it has been handed out
     std::size_t search_from_ = 0;

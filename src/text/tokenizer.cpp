@@ -45,20 +45,20 @@ struct Tokenizer::Impl {
     }
   }
 
-  // Text that holds no added token.
-  void encode_words(std::string_view text, std::vector<int>& ids) const {
+  // Normalised text without added tokens.
+  void encode_words(std::string_view text, text::Bpe::Encoder& encoder, std::vector<int>& ids) const {
     text::SplitPattern::Walk walk(split, text);
-    while (const auto word = walk.next()) bpe.encode(*word, ids);
+    while (const auto word = walk.next()) encoder.encode(*word, ids);
   }
 
-  void encode_raw(std::string_view raw, bool added_tokens, std::vector<int>& ids) const {
+  void encode_raw(std::string_view raw, bool added_tokens, text::Bpe::Encoder& encoder, std::vector<int>& ids) const {
     const std::string normalized = nfc ? text::nfc(raw) : std::string(raw);
-    if (!added_tokens || normalized_matcher.empty()) return encode_words(normalized, ids);
+    if (!added_tokens || normalized_matcher.empty()) return encode_words(normalized, encoder, ids);
     for (const text::Segment& segment : normalized_matcher.cut(normalized)) {
       if (segment.id >= 0) {
         ids.push_back(segment.id);
       } else {
-        encode_words(segment.text, ids);
+        encode_words(segment.text, encoder, ids);
       }
     }
   }
@@ -111,15 +111,16 @@ std::vector<int> Tokenizer::encode(std::string_view text, bool added_tokens) con
     fail<InputError>("the text is not valid UTF-8 at byte {} ({:#04x})", invalid, static_cast<unsigned char>(text[invalid]));
   }
   std::vector<int> ids;
+  text::Bpe::Encoder encoder(impl_->bpe);
   if (!added_tokens) {
-    impl_->encode_raw(text, false, ids);
+    impl_->encode_raw(text, false, encoder, ids);
     return ids;
   }
   for (const text::Segment& segment : impl_->raw_matcher.cut(text)) {
     if (segment.id >= 0) {
       ids.push_back(segment.id);
     } else {
-      impl_->encode_raw(segment.text, true, ids);
+      impl_->encode_raw(segment.text, true, encoder, ids);
     }
   }
   return ids;

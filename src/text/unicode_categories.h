@@ -1,6 +1,6 @@
 #pragma once
-// General categories for the split expression.
-#include <cstdint>
+// General categories for the split expression, up to Unicode 16 as the reference's expression library has them. PCRE2 10.42 stops at
+// Unicode 14, and the 9,272 letters since then (CJK extensions H and I) would split like punctuation.
 #include <optional>
 #include <string>
 #include <string_view>
@@ -8,8 +8,11 @@
 namespace tetrad::text {
 
 // The items of a PCRE2 character class that match general category `name` ("L", "Lu", "N", ...), or nothing when the name is no
-// supported category. The category's members of Unicode 15 and 16 are spelled out, because the reference's expression library knows them
-// and PCRE2 10.42 stops at Unicode 14: without them CJK extensions H and I would split like punctuation.
+// supported category. Latin-1 members are spelled out: PCRE2 finds those by bitmap, and a property by table.
 std::optional<std::string> category_class_items(std::string_view name);
+
+// `text` (valid UTF-8) with every code point assigned after Unicode 14 replaced by an older one of the same category and length in
+// UTF-8, for matching only: offsets stay the same. Returns `text` itself when it has none, else `storage`.
+std::string_view with_known_categories(std::string_view text, std::string& storage);
 
 }  // namespace tetrad::text
