@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "text/unicode.h"
+#include "text/unicode_categories.h"
 
 namespace tetrad::text {
 namespace {

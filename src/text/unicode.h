@@ -35,7 +35,4 @@ std::string nfc(std::string_view text);
 // Property White_Space.
 bool is_white_space(char32_t code_point);
 
-// Letters, marks, digits, connectors and joiners: what `\w` means to the reference's test for `single_word`.
-bool is_word(char32_t code_point);
-
 }  // namespace tetrad::text

@@ -73,6 +73,19 @@ const NewRange* find_new(char32_t code_point) {
 
 }  // namespace
 
+std::string_view category_of(char32_t code_point) {
+  if (const NewRange* range = find_new(code_point)) return range->category;
+  return utf8proc_category_string(static_cast<utf8proc_int32_t>(code_point));
+}
+
+bool is_word(char32_t c) {
+  const std::string_view category = category_of(c);
+  const bool joiner = c == 0x200C || c == 0x200D;
+  const bool enclosed_letter = (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) || (c >= 0x1F150 && c <= 0x1F169) ||
+                               (c >= 0x1F170 && c <= 0x1F189);
+  return category[0] == 'L' || category[0] == 'M' || category == "Nd" || category == "Nl" || category == "Pc" || joiner || enclosed_letter;
+}
+
 std::optional<std::string> category_class_items(std::string_view name) {
   const bool major = name.size() == 1 && kMajorCategories.find(name) != std::string_view::npos;
   if (!major && std::find(kCategories.begin(), kCategories.end(), name) == kCategories.end()) return std::nullopt;

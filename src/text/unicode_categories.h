@@ -7,6 +7,12 @@
 
 namespace tetrad::text {
 
+// The general category ("Lu", ...) in Unicode 16, by what utf8proc knows and the ranges added here.
+std::string_view category_of(char32_t code_point);
+
+// Letters, marks, digits, connectors, joiners and enclosed letters: what `\w` means to the reference's test for `single_word`.
+bool is_word(char32_t code_point);
+
 // The items of a PCRE2 character class that match general category `name` ("L", "Lu", "N", ...), or nothing when the name is no
 // supported category. Latin-1 members are spelled out: PCRE2 finds those by bitmap, and a property by table.
 std::optional<std::string> category_class_items(std::string_view name);
