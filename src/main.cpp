@@ -1,9 +1,3 @@
-#include <CLI/CLI.hpp>
+#include "cli/app.h"
 
-#include "cli/commands.h"
-
-int main(int argc, char** argv) {
-  CLI::App app{"tetrad: inference for qwen4_exp checkpoints"};
-  CLI11_PARSE(app, argc, argv);
-  return 0;
-}
+int main(int argc, char** argv) { return tetrad::cli::run_command_line(argc, argv); }

@@ -1,0 +1,64 @@
+#include "cli/model_loading.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "base/error.h"
+#include "cli/progress.h"
+#include "cpu/cpu_backend.h"
+#include "io/checkpoint.h"
+#include "model/load_weights.h"
+
+namespace tetrad::cli {
+namespace {
+
+constexpr int kAutoMaxLength = 32768;
+
+void check_device(const std::string& device) {
+  if (device == "auto" || device == "cpu") return;
+  if (device.starts_with("cuda")) fail<InputError>("--device {}: this build has no CUDA backend, use --device cpu", device);
+  fail<InputError>("--device must be auto, cpu or cuda:N, got '{}'", device);
+}
+
+}  // namespace
+
+ModelFiles load_model_files(const ModelOptions& options) {
+  check_device(options.device);
+  const std::filesystem::path directory = options.directory;
+  std::error_code code;
+  if (!std::filesystem::is_directory(directory, code))
+    fail<LoadError>("{}: no such directory; -m takes a checkpoint directory with config.json, tokenizer.json and *.safetensors", options.directory);
+  Config config = load_config(directory / "config.json");
+  GenerationConfig generation = load_generation_config(directory, config.vocab_size);
+  return {std::move(config), std::move(generation), Tokenizer::load(directory / "tokenizer.json")};
+}
+
+int choose_max_length(const ModelOptions& options, const Config& config, int tokens_needed) {
+  if (options.max_model_len == "auto") return std::min(config.max_positions, std::max(kAutoMaxLength, tokens_needed));
+  const int length = parse_token_count(options.max_model_len, "--max-model-len");
+  if (length > config.max_positions)
+    fail<InputError>("--max-model-len {}: the model has {} positions (max_position_embeddings)", length, config.max_positions);
+  return length;
+}
+
+std::unique_ptr<Backend> load_backend(const ModelOptions& options, const Config& config, const BackendSize& size) {
+  Progress reading("reading weights");
+  const ModelWeights weights =
+      load_weights(Checkpoint::open(options.directory), config, [&](std::size_t done, std::size_t total, std::string_view) { reading.update(done, total); });
+  reading.finish();
+  BackendOptions backend_options;
+  backend_options.num_slots = size.num_slots;
+  backend_options.max_tokens = size.max_length;
+  backend_options.num_threads = options.threads;
+  Progress preparing("preparing layers");
+  auto backend = cpu::make_backend(config, weights, backend_options, [&](int done, int total) {
+    preparing.update(static_cast<std::uint64_t>(done), static_cast<std::uint64_t>(total));
+  });
+  preparing.finish();
+  return backend;
+}
+
+}  // namespace tetrad::cli

@@ -1,0 +1,32 @@
+#pragma once
+// From a checkpoint directory to a model that can run, with progress on stderr. The parts that are small are read first, so that a bad
+// prompt is refused before the weights are loaded.
+#include <memory>
+
+#include "cli/options.h"
+#include "engine/generation_config.h"
+#include "model/backend.h"
+#include "model/config.h"
+#include "text/tokenizer.h"
+
+namespace tetrad::cli {
+
+struct ModelFiles {
+  Config config;
+  GenerationConfig generation;
+  Tokenizer tokenizer;
+};
+
+// config.json, generation_config.json, tokenizer.json. Checks the options too: an unknown or unsupported device is refused here.
+ModelFiles load_model_files(const ModelOptions& options);
+
+// The context to plan for. `auto` takes the model's own, at most 32,768 tokens unless the request needs more.
+int choose_max_length(const ModelOptions& options, const Config& config, int tokens_needed);
+
+struct BackendSize {
+  int max_length = 0;                         // tokens of all sequences together
+  int num_slots = 1;
+};
+std::unique_ptr<Backend> load_backend(const ModelOptions& options, const Config& config, const BackendSize& size);
+
+}  // namespace tetrad::cli

@@ -1,0 +1,54 @@
+#pragma once
+// Options that several commands share, each parsed once into a plain struct.
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/generation_config.h"
+#include "engine/generator.h"
+
+namespace CLI {
+class App;
+}
+
+namespace tetrad::cli {
+
+struct ModelOptions {
+  std::string directory;                       // the built-in checkpoint unless given
+  std::string device = "auto";                 // auto, cpu
+  int threads = 0;                             // 0: all
+  std::string max_model_len = "auto";
+};
+void add_model_options(CLI::App& app, ModelOptions& options);
+
+struct SamplingOptions {                       // absent: the checkpoint's own default
+  bool greedy = false;
+  std::optional<double> temperature = {}, top_p = {}, min_p = {};
+  std::optional<double> repetition_penalty = {}, presence_penalty = {}, frequency_penalty = {};
+  std::optional<int> top_k = {};
+  std::vector<std::string> logit_bias = {};    // "ID:BIAS"
+  std::uint64_t seed = 0;
+  std::optional<int> max_tokens = {};
+  std::vector<std::string> stop = {};
+  bool include_stop = false;
+};
+void add_sampling_options(CLI::App& app, SamplingOptions& options);
+
+// A request without its prompt: the checkpoint's defaults, changed by what the command line gives. Throws InputError.
+GenerationRequest make_request(const SamplingOptions& options, const GenerationConfig& defaults, int vocab_size);
+
+struct TemplateOptions {
+  bool no_think = false;
+  std::string effort;                          // empty: the template's default
+};
+void add_template_options(CLI::App& app, TemplateOptions& options);
+
+// "4096", "32k" (times 1024), "1m"; throws InputError naming the flag.
+int parse_token_count(const std::string& text, const char* flag);
+
+// "1 2 3", "1,2,3" or "[1, 2, 3]", or the name of a file that holds the like. Throws InputError naming index and value.
+std::vector<int> read_token_ids(const std::string& list_or_file);
+std::vector<int> parse_token_ids(const std::string& text, const std::string& where);
+
+}  // namespace tetrad::cli

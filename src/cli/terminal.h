@@ -1,0 +1,39 @@
+#pragma once
+// What the commands need of a terminal: whether there is one, lines from it, and Ctrl-C as a question instead of a death.
+#include <string>
+#include <string_view>
+
+namespace tetrad::cli {
+
+enum class Stream { kInput, kOutput, kError };
+bool is_terminal(Stream stream);
+bool wants_colour();                          // stdout is a terminal, not a dumb one, and NO_COLOR is not set
+
+// Writes to stdout and flushes; throws Error if that fails (a full disk).
+void write_out(std::string_view text);
+
+// While one exists, Ctrl-C is counted and nothing else happens. One at a time.
+class InterruptGuard {
+ public:
+  InterruptGuard();
+  ~InterruptGuard();
+  InterruptGuard(const InterruptGuard&) = delete;
+  InterruptGuard& operator=(const InterruptGuard&) = delete;
+
+  static bool interrupted();                  // since the last reset
+  static void reset();
+};
+
+enum class LineStatus { kLine, kEnd, kInterrupted };
+
+// Lines of standard input, without their line ends. A last line without an end counts. Throws InputError for a line that is too long.
+class LineReader {
+ public:
+  LineStatus read(std::string& line);
+
+ private:
+  std::string buffer_;
+  bool ended_ = false;
+};
+
+}  // namespace tetrad::cli
