@@ -101,11 +101,12 @@ bool ConfigReader::boolean(std::string_view key, bool fallback) const {
 }
 
 bool ConfigReader::outer_boolean(std::string_view key, bool fallback) const {
-  const json* value = find_in(outer_, key);
-  if (value == nullptr && nested_ != nullptr) value = find_in(*nested_, key);
-  if (value == nullptr) return fallback;
-  if (!value->is_boolean()) refuse(key, "true or false", shown(*value));
-  return value->get<bool>();
+  const json* inner = nested_ == nullptr ? nullptr : find_in(*nested_, key);
+  const json* outer = find_in(outer_, key);
+  for (const json* value : {inner, outer})
+    if (value != nullptr && !value->is_boolean()) refuse(key, "true or false", shown(*value));
+  if (outer != nullptr) return outer->get<bool>();
+  return inner != nullptr ? inner->get<bool>() : fallback;
 }
 
 std::string ConfigReader::text(std::string_view key, std::string_view fallback) const {
