@@ -224,7 +224,7 @@ int inspect(const InspectOptions& options) {
 }  // namespace
 
 void add_inspect(CLI::App& app, int& exit_code) {
-  auto* command = app.add_subcommand("inspect", "What a checkpoint holds, and what in it would be refused");
+  CLI::App* command = &app;
   const auto options = std::make_shared<InspectOptions>();
   command->add_option("directory", options->directory, "Checkpoint directory");
   command->add_option("--expect", options->expect, "A config.json: without a directory, list every tensor it calls for; with one, check against it");

@@ -170,7 +170,7 @@ void add_size(CLI::App& command, const std::string& flag, std::optional<T>& slot
 }  // namespace
 
 void add_synth(CLI::App& app, int& exit_code) {
-  auto* command = app.add_subcommand("synth", "Write a random checkpoint in the published layout");
+  CLI::App* command = &app;
   const auto options = std::make_shared<SynthOptions>();
   command->add_option("--like", options->like, "qwen3.8-flash-next, bench-1b (8 of its layers, 3 GB), tetrad-tiny, or a config.json")->capture_default_str();
   command->add_option("--weights", options->weights, "bf16, or fp8 for experts and n-gram table in FP8 and the rest in BF16")->delimiter(',');

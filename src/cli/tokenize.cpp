@@ -79,7 +79,7 @@ void tokenize(const TokenizeOptions& options) {
 }  // namespace
 
 void add_tokenize(CLI::App& app, int& exit_code) {
-  auto* command = app.add_subcommand("tokenize", "Text to token ids, or ids to text with --decode");
+  CLI::App* command = &app;
   const auto options = std::make_shared<TokenizeOptions>();
   command->add_option("-m,--model", options->model, "Checkpoint directory (its tokenizer.json is read)")->capture_default_str();
   auto* text = command->add_option("text", options->text, "The text, or the ids with --decode; standard input when absent");

@@ -55,6 +55,10 @@ int bf16_steps(float a, float b) {
   return std::abs(ordinal(a) - ordinal(b));
 }
 
+// With FP8 experts the engine multiplies by float(code) * scale as it is, the reference's bf16 run by that product rounded to bf16: half a
+// bf16 step per weight, 2^-9 relative at most, which no flipped rounding bounds. Measured 0.0029 of a row's L2.
+constexpr double kFp8ExpertL2 = 0.0058;
+
 class Replay {
  public:
   Replay(StatePool& pool, const std::filesystem::path& file) : pool_(pool), stepper_(pool), golden_(file), vocab_(pool.backend().config().vocab_size) {}
@@ -210,8 +214,10 @@ class Replay {
     if (measure_stage(i, stage, taps, open, row)) {
       const double share = static_cast<double>(row.error.unequal) / static_cast<double>(row.error.count);
       const bool alone = golden_.has(name(i, fmt::format("layer{}.attn.mixed.{}", stage.layer, kRun)));
-      row.error_measure = std::max(ratio(row.error.worst_row_l2, alone ? kForcedStageL2 : kForcedBlockL2),
-                                   ratio(share, alone ? kForcedStageUnequal : kForcedBlockUnequal));
+      const bool fp8 = pool_.backend().config().quantization && (stage.local == "moe.out" || stage.local == "moe.routed_out");
+      row.error_measure = fp8 ? ratio(row.error.worst_row_l2, kFp8ExpertL2)
+                              : std::max(ratio(row.error.worst_row_l2, alone ? kForcedStageL2 : kForcedBlockL2),
+                                         ratio(share, alone ? kForcedStageUnequal : kForcedBlockUnequal));
       row.tolerance = stage.local == "ple.embedding" ? 0 : 1;
       row.pass = row.error_measure <= row.tolerance;
     }
