@@ -81,6 +81,7 @@ void forward(const PackedModel& model, StepContext& step, std::span<float> logit
     if (w.gdn) gdn_layer(*w.gdn, layer, x, y, step);
     else qsa_layer(*w.qsa, layer, x, y, step);
     step.tap(layer, "attn.out", y, {{T, c.hidden_size}});
+    if (mutant(Mutant::kInjectIntoNormed)) std::copy_n(ws.normed.data(), static_cast<std::ptrdiff_t>(T) * c.streams_size(), streams);
     hc_inject(c, T, streams, inject, y, step.pool);
     if (w.ple && mutant(Mutant::kPleAfterAttention)) ple_layer(*w.ple, layer, streams, step);
 
@@ -89,6 +90,7 @@ void forward(const PackedModel& model, StepContext& step, std::span<float> logit
     step.tap(layer, "mlp.inject", inject, {{T, c.hc_count}});
     moe_layer(w.moe, layer, x, y, step);
     step.tap(layer, "moe.out", y, {{T, c.hidden_size}});
+    if (mutant(Mutant::kInjectIntoNormed)) std::copy_n(ws.normed.data(), static_cast<std::ptrdiff_t>(T) * c.streams_size(), streams);
     hc_inject(c, T, streams, inject, y, step.pool);
     step.tap(layer, "stream_out", streams, {{T, c.streams_size()}});
   }

@@ -9,7 +9,7 @@ namespace tetrad::cpu {
 void gdn_step(const GdnStepArgs& a) {
   const bool late_decay = mutant(Mutant::kGdnDecayAfterUpdate);
   const bool early_read = mutant(Mutant::kGdnReadBeforeUpdate);
-  const bool transposed = mutant(Mutant::kGdnStateTransposed);
+  const bool transposed = mutant(Mutant::kGdnStateTransposed) && a.T == 1;
   float recalled[kGdnColumns], out[kGdnColumns];
   const auto state = [&](int i, int c) -> float& {
     const int column = a.first_column + c;

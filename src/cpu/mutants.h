@@ -18,7 +18,7 @@ enum class Mutant {
   kConvShifted,             // GDN convolution window one token late
   kConvWithoutSilu,
   kGdnHeadOrder,            // value head reads key head hv % HK instead of hv / (HV / HK)
-  kGdnStateTransposed,      // S addressed as [V, K]
+  kGdnStateTransposed,      // one-token steps address S as [V, K], longer ones as [K, V]
   kGdnDecayAfterUpdate,     // decay applied after the update
   kGdnReadBeforeUpdate,     // output read from the state before the update
   kGdnNoL2Norm,             // keys and queries not normalised
@@ -31,7 +31,7 @@ enum class Mutant {
   kPoolSum,                 // block keys are sums, not means
   kScoreWithoutRelu,
   kSelectionOffByOne,       // one block fewer than the budget
-  kTailDropped,             // tokens of the incomplete block are not attended
+  kTailDropped,             // of the incomplete block only the query's own token is attended
   kOwnBlockAlways,          // a complete own block is always attended
   kKvHeadOff,               // query head hd reads kv head (hd / group + 1) % HKV
   kOutputGateMissing,

@@ -69,8 +69,7 @@ int expand_selection(const IndexGeometry& g, std::span<const int> blocks, int po
   int count = 0;
   for (const int b : blocks)
     for (int r = 0; r < g.R; ++r) positions[count++] = b * g.R + r;
-  if (mutant(Mutant::kTailDropped)) return count;
-  const int first_tail = (position + 1) / g.R * g.R;
+  const int first_tail = mutant(Mutant::kTailDropped) && (position + 1) % g.R != 0 ? position : (position + 1) / g.R * g.R;
   for (int p = first_tail; p <= position; ++p) positions[count++] = p;
   return count;
 }

