@@ -10,7 +10,7 @@
 
 namespace tetrad::cpu {
 
-// T, K and num_columns may be zero. Uses no memory beyond the arguments.
+// T, K and num_columns may be zero. Allocates nothing; 32 KiB of stack.
 void gdn_step_columns(const GdnStepArgs& a);
 
 }  // namespace tetrad::cpu
