@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-// Vectors of unknown length cannot live in arrays of registers; machines that have them run the fixed-length code.
-#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#include "cpu/simd_targets.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/matmul_kernels.cpp"
 #include <hwy/foreach_target.h>

@@ -6,8 +6,8 @@
 #include <cstdint>
 
 #include "cpu/aligned_buffer.h"
+#include "cpu/simd_targets.h"
 
-#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/roofline.cpp"
 #include <hwy/foreach_target.h>

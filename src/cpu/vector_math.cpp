@@ -5,8 +5,8 @@
 #include <cstring>
 #include <limits>
 
-// Vectors of unknown length cannot live in arrays; machines that have them run the fixed-length code.
-#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#include "cpu/simd_targets.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/vector_math.cpp"
 #include <hwy/foreach_target.h>
@@ -39,8 +39,9 @@ HWY_INLINE hn::Vec<DF> load(DF df, const bf16* x) {
 
 template <class DF, class T>
 HWY_INLINE hn::Vec<DF> load_some(DF df, const T* x, int count) {
-  T lanes[hn::MaxLanes(DF())] = {};
-  std::copy_n(x, count, lanes);
+  constexpr int kLanes = static_cast<int>(hn::MaxLanes(DF()));
+  T lanes[kLanes] = {};
+  for (int l = 0; l < kLanes && l < count; ++l) lanes[l] = x[l];
   return load(df, lanes);
 }
 

@@ -1,8 +1,10 @@
 #pragma once
 // Runs a test once per instruction set that this build generated and this machine runs.
-#include <hwy/targets.h>
-
 #include <cstdint>
+
+#include "cpu/simd_targets.h"
+
+#include <hwy/targets.h>
 
 namespace tetrad::test {
 
