@@ -77,7 +77,7 @@ Value item(Heap& heap, const Value& object, const Value& key) {
   }
   if (key.is_string() && !object.is_dict()) return attribute(heap, object, key.text());
   if (key.is_string() && has_method(object, key.text())) return heap.method(object, key.text());
-  std::string shown = key.is_string() ? key.text() : to_repr(heap, key);
+  std::string shown = key.is_string() ? key.text() : key.is_number() ? to_repr(heap, key) : type_name(key);
   if (shown.size() > 80) shown.resize(80), shown = valid_utf8(shown) ? shown : "...";
   return heap.undefined(fmt::format("{} has no element '{}'", owner_name(object), shown));
 }
@@ -95,7 +95,9 @@ std::int64_t slice_bound(const Value& v) {
 
 Value slice(Heap& heap, const Value& object, const Value* start, const Value* stop, const Value* step_value) {
   if (object.is_undefined()) refuse_undefined(object);
-  if (!object.is_string() && !object.is(Kind::kList) && !object.is(Kind::kTuple)) refuse("a {} cannot be sliced", type_name(object));
+  if (!object.is_string() && !object.is(Kind::kList) && !object.is(Kind::kTuple) && !object.is(Kind::kRange)) {
+    refuse("a {} cannot be sliced", type_name(object));
+  }
   const auto given = [](const Value* v) { return v != nullptr && !v->is_none(); };
   const std::int64_t step = given(step_value) ? slice_bound(*step_value) : 1;
   if (step == 0) refuse("the step of a slice cannot be zero");
@@ -120,6 +122,10 @@ Value slice(Heap& heap, const Value& object, const Value* start, const Value* st
     const std::size_t begin = byte_offset(*text, static_cast<std::size_t>(first));
     const std::size_t end = begin + byte_offset(std::string_view(*text).substr(begin), static_cast<std::size_t>(last - first));
     return heap.string(text->substr(begin, end - begin));
+  }
+  if (object.is(Kind::kRange)) {
+    const Sequence& range = object.sequence();
+    return heap.range(range.start + first * range.stride, range.start + last * range.stride, range.stride * step);
   }
   std::vector<std::size_t> picked;
   const std::int64_t stride = std::clamp<std::int64_t>(step, -count - 1, count + 1);
@@ -172,7 +178,12 @@ void append_repr(Heap& heap, std::string& out, const Value& v, bool quoted, int 
       append_items(heap, out, v.sequence().items, depth + 1);
       out += v.sequence().items.size() == 1 ? ",)" : ")";
       return;
-    case Kind::kRange: out += v.sequence().label; return;
+    case Kind::kRange: {
+      const Sequence& range = v.sequence();
+      out += fmt::format("range({}, {}", range.start, range.stop);
+      out += range.stride == 1 ? ")" : fmt::format(", {})", range.stride);
+      return;
+    }
     case Kind::kView:
       out += v.sequence().label + "([";
       append_items(heap, out, v.sequence().items, depth + 1);

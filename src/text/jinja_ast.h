@@ -64,6 +64,7 @@ struct Macro {
   std::vector<int> parameters;
   std::vector<std::string> parameter_names;
   std::vector<ExprPtr> defaults;        // of the last parameters
+  bool takes_caller = false;            // the body speaks of `caller`
 };
 
 struct Stmt;

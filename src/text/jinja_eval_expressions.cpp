@@ -188,6 +188,7 @@ Value Evaluator::call_macro(const MacroValue& macro, Args args, const Value* cal
   const Stmt& stmt = *macro.stmt;
   const std::shared_ptr<Scope> scope = macro.scope;
   if (macro_depth_ >= heap_.limits().macro_depth) refuse("macros call each other more than {} deep", heap_.limits().macro_depth);
+  if (caller != nullptr && !stmt.macro.takes_caller) refuse("macro '{}' does not take the block of a call: it never uses 'caller'", stmt.macro.text);
   ++macro_depth_;
   try {
     const Entered entered(*this, open_scope(scope));
@@ -241,10 +242,7 @@ Value Evaluator::make_range(const Args& args) {
   const Int span = step > 0 ? stop - start : start - stop, stride = step > 0 ? step : -step;
   const Int count = span > 0 ? (span + stride - 1) / stride : 0;
   if (count > kMaxRange) refuse("a range of more than {} items is not allowed", static_cast<int>(kMaxRange));
-  std::vector<Value> items;
-  for (Int i = 0; i < count; ++i) items.push_back(Value::integral(start + i * step));
-  std::string label = step == 1 ? fmt::format("range({}, {})", start, stop) : fmt::format("range({}, {}, {})", start, stop, step);
-  return heap_.list(std::move(items), Kind::kRange, std::move(label));
+  return heap_.range(start, stop, step);
 }
 
 Value Evaluator::call_function(std::string_view name, const Args& args) {

@@ -161,11 +161,6 @@ std::vector<Value> Evaluator::loop_items(const Stmt& stmt) {
 Evaluator::Flow Evaluator::exec_for(const Stmt& stmt) {
   const Value items = heap_.list(loop_items(stmt));
   const std::size_t count = items.sequence().items.size();
-  if (count == 0) {
-    if (stmt.blocks.size() < 2) return Flow::kNormal;
-    const Entered entered(*this, open_scope(scope_));
-    return exec_block(stmt.blocks[1]);
-  }
   auto loop = std::make_shared<Loop>();
   loop->items = std::static_pointer_cast<const Sequence>(items.object);
   heap_.adopt(*loop, sizeof(Loop), items.object->depth + 1);
@@ -173,6 +168,7 @@ Evaluator::Flow Evaluator::exec_for(const Stmt& stmt) {
   loop_value.kind = Kind::kLoop;
   loop_value.object = loop;
   std::shared_ptr<Scope> body;
+  bool finished_one = false;  // a round that breaks or continues does not count, as Jinja2 has it
   for (std::size_t i = 0; i < count; ++i) {
     // A scope that a macro holds must stay as it is.
     if (body == nullptr || body.use_count() > 1) body = open_scope(scope_);
@@ -181,9 +177,13 @@ Evaluator::Flow Evaluator::exec_for(const Stmt& stmt) {
     loop->position = i;
     assign(stmt.targets[0], items.sequence().items[i]);
     bind(kLoopName, loop_value);
-    if (exec_block(stmt.blocks[0]) == Flow::kBreak) break;
+    const Flow flow = exec_block(stmt.blocks[0]);
+    if (flow == Flow::kBreak) break;
+    finished_one = finished_one || flow == Flow::kNormal;
   }
-  return Flow::kNormal;
+  if (finished_one || stmt.blocks.size() < 2) return Flow::kNormal;
+  const Entered entered(*this, open_scope(scope_));
+  return exec_block(stmt.blocks[1]);
 }
 
 Evaluator::Flow Evaluator::exec_with(const Stmt& stmt) {

@@ -236,6 +236,7 @@ ExprPtr Parser::parse_name_or_literal() {
     if (token.text == "varargs" || token.text == "kwargs" || token.text == "self" || token.text == "super") {
       refuse_line(token.line, fmt::format("construct '{}' is not supported", token.text));
     }
+    if (token.text == "caller") ++caller_uses_;
     node->kind = ExprKind::kName;
     node->name = number_of(token.text);
     node->text = token.text;

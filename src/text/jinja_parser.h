@@ -93,6 +93,7 @@ class Parser {
   std::size_t at_ = 0;
   int nesting_ = 0;
   int loops_ = 0;                                       // loops around the statement being parsed, within its macro
+  int caller_uses_ = 0;                                 // so far
   Template out_;
   std::unordered_map<std::string, int> numbers_;
   std::unordered_map<std::string, bool> bound_;         // names that some statement assigns

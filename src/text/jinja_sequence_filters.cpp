@@ -66,6 +66,9 @@ Args rest_of(const Args& args, std::size_t count) {
   return rest;
 }
 
+// These filters take any false value for an empty sequence.
+std::vector<Value> items_unless_false(Heap& heap, const Value& input) { return truthy(input) ? items_of(heap, input) : std::vector<Value>{}; }
+
 Value choose(Heap& heap, const Value& input, const Args& args, bool by_attribute, bool keep) {
   const std::size_t at = by_attribute ? 1 : 0;
   if (by_attribute && args.positional.empty()) refuse("selectattr and rejectattr need the name of an attribute");
@@ -77,7 +80,7 @@ Value choose(Heap& heap, const Value& input, const Args& args, bool by_attribute
   }
   const Args test_args = rest_of(args, at + 1);
   std::vector<Value> chosen;
-  for (Value& value : items_of(heap, input)) {
+  for (Value& value : items_unless_false(heap, input)) {
     const Value probe = by_attribute ? follow(heap, value, args.positional[0]) : value;
     const bool holds = test != nullptr ? test(heap, probe, test_args) : truthy(probe);
     if (holds == keep) chosen.push_back(std::move(value));
@@ -162,7 +165,7 @@ Value filter_map(Heap& heap, const Value& input, const Args& args) {
     const Value* path = named("attribute");
     const Value* fallback = named("default");
     if (path == nullptr || args.named.size() != (fallback != nullptr ? 2u : 1u)) refuse("map needs a filter, or attribute and perhaps default");
-    for (const Value& value : items_of(heap, input)) {
+    for (const Value& value : items_unless_false(heap, input)) {
       Value reached = follow(heap, value, *path);
       mapped.push_back(reached.is_undefined() && fallback != nullptr ? *fallback : std::move(reached));
     }
@@ -173,7 +176,7 @@ Value filter_map(Heap& heap, const Value& input, const Args& args) {
     // Each level of map inside map uses the stack.
     if (filter == filter_map) refuse("map cannot apply map");
     const Args filter_args = rest_of(args, 1);
-    for (const Value& value : items_of(heap, input)) mapped.push_back(filter(heap, value, filter_args));
+    for (const Value& value : items_unless_false(heap, input)) mapped.push_back(filter(heap, value, filter_args));
   }
   return heap.list(std::move(mapped), Kind::kIterator);
 }

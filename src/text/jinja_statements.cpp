@@ -226,7 +226,9 @@ StmtPtr Parser::parse_macro(int line) {
   parse_signature(stmt->macro);
   expect_kind(TokenKind::kBlockEnd, "'%}'");
   const int outer_loops = std::exchange(loops_, 0);
+  const int caller_uses = caller_uses_;
   stmt->blocks.push_back(parse_block({"endmacro"}));
+  stmt->macro.takes_caller = caller_uses_ > caller_uses;
   loops_ = outer_loops;
   expect_name("endmacro");
   if (current().kind == TokenKind::kName) take();

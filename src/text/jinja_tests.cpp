@@ -61,7 +61,7 @@ constexpr std::array kTests = {
     TETRAD_PLAIN_TEST("mapping", v.is_dict()),
     TETRAD_PLAIN_TEST("iterable", is_iterable(v)),
     TETRAD_PLAIN_TEST("sequence", of_kind(v, {Kind::kUndefined, Kind::kString, Kind::kList, Kind::kTuple, Kind::kRange, Kind::kDict})),
-    TETRAD_PLAIN_TEST("callable", of_kind(v, {Kind::kMacro, Kind::kMethod, Kind::kFunction})),
+    TETRAD_PLAIN_TEST("callable", of_kind(v, {Kind::kUndefined, Kind::kMacro, Kind::kMethod, Kind::kFunction})),
     TETRAD_PLAIN_TEST("odd", leaves_one(v)),
     TETRAD_PLAIN_TEST("even", divides(v, 2)),
     Entry{"lower", [](Heap& heap, const Value& v, const Args& args) { no_arguments(args); return all_of_class(to_text(heap, v), "islower"); }},

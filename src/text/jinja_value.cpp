@@ -114,6 +114,17 @@ Value Heap::list(std::vector<Value> items, Kind kind, std::string label) {
   return v;
 }
 
+Value Heap::range(Int start, Int stop, Int stride) {
+  std::vector<Value> items;
+  for (Int i = start; stride > 0 ? i < stop : i > stop; i += stride) items.push_back(Value::integral(i));
+  Value v = list(std::move(items), Kind::kRange);
+  auto& sequence = const_cast<Sequence&>(v.sequence());
+  sequence.start = start;
+  sequence.stop = stop;
+  sequence.stride = stride;
+  return v;
+}
+
 Value Heap::dict(std::vector<std::pair<Value, Value>> entries) {
   check_list(entries.size());
   auto made = std::make_shared<Dict>();

@@ -94,7 +94,8 @@ struct String : Object {
 
 struct Sequence : Object {
   std::vector<Value> items;
-  std::string label;                          // of a range or view: how Python prints it
+  std::string label;                          // of a view: how Python prints it
+  Int start = 0, stop = 0, stride = 1;        // of a range
   mutable std::size_t next = 0;               // of an iterator: items already read
 };
 
@@ -145,6 +146,7 @@ class Heap {
 
   Value string(std::string text);
   Value list(std::vector<Value> items, Kind kind = Kind::kList, std::string label = {});
+  Value range(Int start, Int stop, Int stride);                 // stride is not zero; the caller has bounded the number of items
   Value dict(std::vector<std::pair<Value, Value>> entries);     // a later equal key replaces the value of an earlier one
   Value undefined(std::string why);
   Value make_namespace(std::vector<std::pair<std::string, Value>> attributes);
