@@ -38,13 +38,13 @@ void convolve_segment(const PackedGdn& w, const Shape& s, const float* projected
         const float* tap = w.conv.data() + static_cast<std::ptrdiff_t>(j) * s.conv;
         if (source >= 0) {
           const float* p = projected + static_cast<std::ptrdiff_t>(source) * s.row;
-          for (int ch = begin; ch < end; ++ch) y[ch] += tap[ch] * p[ch];
+          add_product(tap + begin, p + begin, y + begin, end - begin);
         } else if (source >= -history) {
           const bf16* p = window + static_cast<std::ptrdiff_t>(source + history) * s.conv;
-          for (int ch = begin; ch < end; ++ch) y[ch] += tap[ch] * to_float(p[ch]);
+          add_product(tap + begin, p + begin, y + begin, end - begin);
         }
       }
-      for (int ch = begin; ch < end; ++ch) y[ch] = round_bf16(y[ch]);
+      round_bf16_array(y + begin, end - begin);
       if (!mutant(Mutant::kConvWithoutSilu)) silu_bf16(y + begin, y + begin, end - begin);
     }
     for (int r = 0; r < history; ++r) {  // ascending, so a row is read before it is overwritten
@@ -60,13 +60,12 @@ void convolve_segment(const PackedGdn& w, const Shape& s, const float* projected
 // Keys and queries of one token to unit length (queries also / sqrt(K)), in place, not rounded.
 void normalise_heads(const Shape& s, float* conv_row) {
   if (mutant(Mutant::kGdnNoL2Norm)) return;
-  const float scale = 1.0f / std::sqrt(static_cast<float>(s.K));
+  const float query_scale = 1.0f / std::sqrt(static_cast<float>(s.K));
   for (int head = 0; head < 2 * s.HK; ++head) {
     float* x = conv_row + static_cast<std::ptrdiff_t>(head) * s.K;
     const float inverse = 1.0f / std::sqrt(sum_of_squares(x, s.K) + kL2Eps);
-    for (int i = 0; i < s.K; ++i) x[i] *= inverse;
-    if (head < s.HK)
-      for (int i = 0; i < s.K; ++i) x[i] *= scale;
+    scale(inverse, x, x, s.K);
+    if (head < s.HK) scale(query_scale, x, x, s.K);
   }
 }
 
@@ -128,10 +127,12 @@ void gdn_layer(const PackedGdn& w, int layer, const float* x, float* y, StepCont
   step.tap(layer, "gdn.z_proj", projected + s.z, {{T, s.HV * s.V}, s.row});
   step.tap(layer, "gdn.b_proj", projected + s.b, {{T, s.HV}, s.row});
   step.tap(layer, "gdn.a_proj", projected + s.a, {{T, s.HV}, s.row});
-  for (int t = 0; t < T; ++t) {
-    const float* row = projected + static_cast<std::ptrdiff_t>(t) * s.row;
-    gates(w, s, row + s.b, row + s.a, decay + static_cast<std::ptrdiff_t>(t) * s.HV, beta + static_cast<std::ptrdiff_t>(t) * s.HV);
-  }
+  step.pool.parallel_for(T, 16, [&](int begin, int end) {
+    for (int t = begin; t < end; ++t) {
+      const float* row = projected + static_cast<std::ptrdiff_t>(t) * s.row;
+      gates(w, s, row + s.b, row + s.a, decay + static_cast<std::ptrdiff_t>(t) * s.HV, beta + static_cast<std::ptrdiff_t>(t) * s.HV);
+    }
+  });
   for (const SequenceRows& sequence : step.batch.sequences) {
     for_each_segment(sequence, [&](int begin, int end, int save_slot) {
       const std::ptrdiff_t row = sequence.first_row + begin;

@@ -2,11 +2,14 @@
 
 #include <cstddef>
 
+#include "cpu/gdn_step_kernels.h"
 #include "cpu/mutants.h"
 
 namespace tetrad::cpu {
+namespace {
 
-void gdn_step(const GdnStepArgs& a) {
+// The recurrence written out, to plant faults in.
+[[maybe_unused]] void gdn_step_with_fault(const GdnStepArgs& a) {
   const bool late_decay = mutant(Mutant::kGdnDecayAfterUpdate);
   const bool early_read = mutant(Mutant::kGdnReadBeforeUpdate);
   const bool transposed = mutant(Mutant::kGdnStateTransposed) && a.T == 1;
@@ -37,6 +40,13 @@ void gdn_step(const GdnStepArgs& a) {
       }
     for (int c = 0; c < a.num_columns; ++c) a.o[static_cast<std::ptrdiff_t>(t) * a.ld_o + a.first_column + c] = out[c];
   }
+}
+
+}  // namespace
+
+void gdn_step(const GdnStepArgs& a) {
+  const bool faulty = mutant(Mutant::kGdnDecayAfterUpdate) || mutant(Mutant::kGdnReadBeforeUpdate) || mutant(Mutant::kGdnStateTransposed);
+  faulty ? gdn_step_with_fault(a) : gdn_step_columns(a);
 }
 
 }  // namespace tetrad::cpu

@@ -8,16 +8,16 @@
 namespace tetrad::cpu {
 namespace {
 
-// x[d] = bf(mean_s bf(gate[s, d] * normed[s, d])); one token.
+// x[d] = bf(mean_s bf(gate[s, d] * normed[s, d])); one token. Written out for the faults, by gated_mean_bf16 otherwise.
 void gated_mean(const Config& c, const float* gate, const float* normed, float* x) {
-  const auto streams = static_cast<float>(c.hc_count);
+  if (!mutant(Mutant::kFloatMix) && !mutant(Mutant::kMixSum)) return gated_mean_bf16(gate, normed, c.hc_count, x, c.hidden_size);
   for (int d = 0; d < c.hidden_size; ++d) {
     float sum = 0.0f;
     for (int s = 0; s < c.hc_count; ++s) {
       const float product = gate[s * c.hidden_size + d] * normed[s * c.hidden_size + d];
       sum += mutant(Mutant::kFloatMix) ? product : round_bf16(product);
     }
-    x[d] = round_bf16(mutant(Mutant::kMixSum) ? sum : sum / streams);
+    x[d] = round_bf16(mutant(Mutant::kMixSum) ? sum : sum / static_cast<float>(c.hc_count));
   }
 }
 
@@ -52,11 +52,13 @@ void hc_mix(const PackedHc& w, const Config& c, int T, const float* streams, flo
             .scale = w.norm_scale.data(), .out = normed, .ldo = width},
            pool);
   matmul(w.down_inject, {.T = T, .x = normed, .ldx = width, .y = low, .ldy = low_width}, pool);
-  for (int t = 0; t < T; ++t) {
-    float* row = low + static_cast<std::ptrdiff_t>(t) * low_width;
-    if (inject != nullptr) injection_weights(c, row + c.hc_lowrank, inject + static_cast<std::ptrdiff_t>(t) * c.hc_count);
-    low_rank_activation(c, row);
-  }
+  pool.parallel_for(T, 16, [&](int begin, int end) {
+    for (int t = begin; t < end; ++t) {
+      float* row = low + static_cast<std::ptrdiff_t>(t) * low_width;
+      if (inject != nullptr) injection_weights(c, row + c.hc_lowrank, inject + static_cast<std::ptrdiff_t>(t) * c.hc_count);
+      low_rank_activation(c, row);
+    }
+  });
   matmul(w.up, {.T = T, .x = low, .ldx = low_width, .y = gate, .ldy = width}, pool);
   const float* mixed = mutant(Mutant::kMixRawStreams) ? streams : normed;
   pool.parallel_for(T, 1, [&](int begin, int end) {
@@ -75,7 +77,7 @@ void hc_inject(const Config& c, int T, float* streams, const float* inject, cons
         float* h = streams + static_cast<std::ptrdiff_t>(t) * c.streams_size() + static_cast<std::ptrdiff_t>(s) * c.hidden_size;
         const float weight = inject[static_cast<std::ptrdiff_t>(t) * c.hc_count + s];
         const float* out = y + static_cast<std::ptrdiff_t>(t) * c.hidden_size;
-        for (int d = 0; d < c.hidden_size; ++d) h[d] = round_bf16(h[d] + round_bf16(weight * out[d]));
+        inject_round_bf16(weight, out, h, c.hidden_size);
       }
   });
 }

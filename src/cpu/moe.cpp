@@ -16,10 +16,10 @@ void expert_activation(float* hidden, int F) {
   float* gate = hidden + (mutant(Mutant::kExpertGateUpSwapped) ? F : 0);
   const float* up = hidden + (mutant(Mutant::kExpertGateUpSwapped) ? 0 : F);
   silu_bf16(gate, gate, F);
-  for (int i = 0; i < F; ++i) {
-    const float product = gate[i] * up[i];
-    hidden[i] = mutant(Mutant::kFloatExperts) ? product : round_bf16(product);
-  }
+  if (mutant(Mutant::kFloatExperts))
+    for (int i = 0; i < F; ++i) hidden[i] = gate[i] * up[i];
+  else
+    mul_round_bf16(gate, up, hidden, F);
 }
 
 // Counting sort of the step's (t, k) pairs by expert: rows[t*EK + k] is the pair's place, first[e] the start of expert e.
@@ -114,7 +114,7 @@ void combine_experts(const Config& c, const Workspace& ws, int t, float* routed)
   for (int k = 0; k < EK; ++k) {
     const float weight = ws.expert_weights[pair + static_cast<std::size_t>(k)];
     const float* out = ws.grouped_out.data() + static_cast<std::ptrdiff_t>(ws.expert_rows[pair + static_cast<std::size_t>(k)]) * c.hidden_size;
-    for (int d = 0; d < c.hidden_size; ++d) routed[d] += round_bf16(weight * out[d]);
+    add_rounded_product(weight, out, routed, c.hidden_size);
   }
   round_bf16_array(routed, c.hidden_size);
 }

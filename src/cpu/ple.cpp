@@ -78,16 +78,16 @@ void convolve_segment(const PackedPle& w, const Config& c, const float* gated, c
         const float* tap = w.conv.data() + static_cast<std::ptrdiff_t>(j) * width;
         if (source >= 0) {
           const float* p = normed + static_cast<std::ptrdiff_t>(source) * width;
-          for (int ch = begin; ch < end; ++ch) y[ch] += tap[ch] * p[ch];
+          add_product(tap + begin, p + begin, y + begin, end - begin);
         } else {
           const bf16* p = window + static_cast<std::ptrdiff_t>(source + history) * width;
-          for (int ch = begin; ch < end; ++ch) y[ch] += tap[ch] * to_float(p[ch]);
+          add_product(tap + begin, p + begin, y + begin, end - begin);
         }
       }
-      for (int ch = begin; ch < end; ++ch) y[ch] = round_bf16(y[ch]);
+      round_bf16_array(y + begin, end - begin);
       silu_bf16(y + begin, y + begin, end - begin);
       const float* skip = (mutant(Mutant::kPleSkipNormed) ? normed : gated) + static_cast<std::ptrdiff_t>(t) * width;
-      for (int ch = begin; ch < end; ++ch) y[ch] = round_bf16(skip[ch] + y[ch]);
+      add_round_bf16(skip + begin, y + begin, y + begin, end - begin);
     }
     for (int r = 0; r < history; ++r) {  // ascending, so a row is read before it is overwritten
       const int source = rows - history + r;
@@ -143,8 +143,8 @@ void ple_layer(const PackedPle& w, int layer, float* streams, StepContext& step)
     });
   step.tap(layer, "ple.out", out, {{T, width}});
   step.pool.parallel_for(T, 8, [&](int begin, int end) {
-    for (std::ptrdiff_t i = static_cast<std::ptrdiff_t>(begin) * width; i < static_cast<std::ptrdiff_t>(end) * width; ++i)
-      streams[i] = round_bf16(streams[i] + out[i]);
+    const std::ptrdiff_t first = static_cast<std::ptrdiff_t>(begin) * width;
+    add_round_bf16(streams + first, out + first, streams + first, (end - begin) * width);
   });
 }
 
