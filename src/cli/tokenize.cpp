@@ -44,7 +44,8 @@ std::vector<int> parse_ids(std::string_view text) {
     int id = 0;
     const auto [rest, error] = std::from_chars(word.data(), word.data() + word.size(), id);
     if (error != std::errc() || rest != word.data() + word.size()) {
-      fail<InputError>("--decode: id {} is \"{}\"; expected an integer from 0 to {}", ids.size(), word.substr(0, 40), std::numeric_limits<int>::max());
+      fail<InputError>("--decode: id {} is \"{}\"; expected an integer from 0 to {}", ids.size(), word.substr(0, 40),
+                       std::numeric_limits<int>::max());
     }
     ids.push_back(id);
     begin = text.find_first_not_of(kSeparators, end);

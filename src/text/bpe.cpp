@@ -10,7 +10,7 @@
 namespace tetrad::text {
 namespace {
 
-constexpr std::size_t kCacheEntries = 8192;   // 512 KiB for each thread that encodes
+constexpr std::size_t kCacheEntries = 8192;  // 512 KiB for each thread that encodes
 constexpr std::size_t kMaxCachedBytes = 23;
 constexpr std::size_t kMaxCachedIds = 9;
 constexpr std::size_t kMaxPooled = 64;

@@ -59,8 +59,9 @@ class Bpe {
   const Rule* find(int left, int right) const;
 
   std::array<int, 256> byte_ids_;
-  std::vector<std::uint32_t> first_rule_;  // [num_ids + 1]: the rules of a left token are rules_[first_rule_[left] .. first_rule_[left + 1])
-  std::vector<Rule> rules_;                // by left, then right
+  std::vector<std::uint32_t>
+      first_rule_;           // [num_ids + 1]: the rules of a left token are rules_[first_rule_[left] .. first_rule_[left + 1])
+  std::vector<Rule> rules_;  // by left, then right
   std::unordered_map<std::string, int> whole_words_;
   std::unique_ptr<Pool> pool_;
 };

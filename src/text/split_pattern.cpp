@@ -53,10 +53,11 @@ SplitPattern::SplitPattern(std::string_view expression, std::string_view where) 
   int error = 0;
   PCRE2_SIZE offset = 0;
   const auto options = PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | PCRE2_NO_AUTO_CAPTURE;
-  code_->regex.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(), options, &error, &offset, context.get()));
+  code_->regex.reset(
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(), options, &error, &offset, context.get()));
   if (!code_->regex) {
-    fail<LoadError>("{}: the split expression does not compile: {} (in its PCRE2 form, at byte {}: {})", where, pcre2_message(error), offset,
-                    translated);
+    fail<LoadError>("{}: the split expression does not compile: {} (in its PCRE2 form, at byte {}: {})", where, pcre2_message(error),
+                    offset, translated);
   }
   // Where this build or machine has no just-in-time compiler the call fails and the expression is interpreted.
   code_->compiled_to_machine_code = pcre2_jit_compile(code_->regex.get(), PCRE2_JIT_COMPLETE) == 0;
@@ -100,7 +101,8 @@ bool SplitPattern::Walk::find_match() {
       fail<InputError>("the tokenizer's split expression gave up at byte {} of the text: {}", search_from_, pcre2_message(rc));
     }
     const PCRE2_SIZE* range = pcre2_get_ovector_pointer(data);
-    TETRAD_CHECK(range[0] >= cut_ && range[0] <= range[1] && range[1] <= text_.size(), "split match {}..{} after {}", range[0], range[1], cut_);
+    TETRAD_CHECK(range[0] >= cut_ && range[0] <= range[1] && range[1] <= text_.size(), "split match {}..{} after {}", range[0], range[1],
+                 cut_);
     if (range[0] == range[1] && range[1] == last_match_end_) {
       search_from_ += search_from_ < text_.size() ? utf8_step(text_.substr(search_from_)).length : 1;
       continue;

@@ -40,11 +40,11 @@ class SplitPattern {
     const SplitPattern* pattern_;
     std::string_view text_;
     std::string subject_storage_;
-    std::string_view subject_;                         // what is matched: text_ with stand-ins, byte for byte as long
+    std::string_view subject_;  // what is matched: text_ with stand-ins, byte for byte as long
     std::unique_ptr<Scratch> scratch_;
-    std::size_t cut_ = 0;                              // everything before it has been handed out
+    std::size_t cut_ = 0;  // everything before it has been handed out
     std::size_t search_from_ = 0;
-    std::size_t match_begin_ = 0, match_end_ = 0;      // the match being handed out, when in_match_
+    std::size_t match_begin_ = 0, match_end_ = 0;  // the match being handed out, when in_match_
     std::size_t last_match_end_ = std::string_view::npos;
     bool in_match_ = false, exhausted_ = false;
   };

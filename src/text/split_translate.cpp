@@ -46,12 +46,13 @@ class Translator {
   struct Escape {
     bool is_literal;
     char32_t literal;
-    bool negated;       // the class is the complement of `items`
+    bool negated;  // the class is the complement of `items`
     std::string items;
   };
 
   [[noreturn]] void refuse(std::string_view construct) const {
-    fail<LoadError>("{}: split expression, byte {}: {} is not supported (near \"{}\")", where_, at_, construct, in_.substr(std::min(at_, in_.size()), 12));
+    fail<LoadError>("{}: split expression, byte {}: {} is not supported (near \"{}\")", where_, at_, construct,
+                    in_.substr(std::min(at_, in_.size()), 12));
   }
 
   bool caseless() const { return !caseless_.empty() && caseless_.back(); }
@@ -311,14 +312,12 @@ class Translator {
   std::string_view where_;
   std::size_t at_ = 0;
   std::string out_;
-  std::vector<bool> caseless_;        // one entry per open group
-  char32_t previous_literal_ = 0;     // the literal just before, when nothing stands between
+  std::vector<bool> caseless_;     // one entry per open group
+  char32_t previous_literal_ = 0;  // the literal just before, when nothing stands between
 };
 
 }  // namespace
 
-std::string translate_split_expression(std::string_view expression, std::string_view where) {
-  return Translator(expression, where).run();
-}
+std::string translate_split_expression(std::string_view expression, std::string_view where) { return Translator(expression, where).run(); }
 
 }  // namespace tetrad::text

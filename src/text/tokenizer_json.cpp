@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kMaxIds = 1 << 21;               // ids run below this; the released model has 248,320
+constexpr int kMaxIds = 1 << 21;  // ids run below this; the released model has 248,320
 constexpr int kMaxDepth = 32;
 constexpr std::size_t kMaxTokenBytes = 4096;
 constexpr std::size_t kMaxAddedTokens = 1 << 16;
@@ -76,7 +76,8 @@ class Reader {
 
  private:
   [[noreturn]] void refuse(std::string_view field, std::string_view expected, const json& got) const {
-    fail<LoadError>("{}: {}: expected {}, got {}", where_, field, expected, excerpt(got.dump(-1, ' ', false, json::error_handler_t::replace)));
+    fail<LoadError>("{}: {}: expected {}, got {}", where_, field, expected,
+                    excerpt(got.dump(-1, ' ', false, json::error_handler_t::replace)));
   }
 
   // A missing member reads as null.
@@ -234,7 +235,8 @@ class Reader {
     if (entry.is_string()) {
       const auto& text = entry.get_ref<const std::string&>();
       const std::size_t space = text.find(' ');
-      if (space != std::string::npos && text.find(' ', space + 1) == std::string::npos) return {text.substr(0, space), text.substr(space + 1)};
+      if (space != std::string::npos && text.find(' ', space + 1) == std::string::npos)
+        return {text.substr(0, space), text.substr(space + 1)};
     }
     refuse(field, "two tokens, as a list or separated by one space", entry);
   }
@@ -246,7 +248,8 @@ class Reader {
   }
 
   void read_merges(const json& merges) {
-    if (!merges.is_array() || merges.size() > kMaxMerges) refuse("model.merges", fmt::format("a list of at most {} pairs", kMaxMerges), merges);
+    if (!merges.is_array() || merges.size() > kMaxMerges)
+      refuse("model.merges", fmt::format("a list of at most {} pairs", kMaxMerges), merges);
     std::unordered_set<std::uint64_t> seen;
     seen.reserve(merges.size());
     file_.merges.reserve(merges.size());
@@ -272,7 +275,8 @@ class Reader {
   void read_added_tokens() {
     const json& list = optional_member(root_, "added_tokens");
     if (list.is_null()) return;
-    if (!list.is_array() || list.size() > kMaxAddedTokens) refuse("added_tokens", fmt::format("a list of at most {}", kMaxAddedTokens), list);
+    if (!list.is_array() || list.size() > kMaxAddedTokens)
+      refuse("added_tokens", fmt::format("a list of at most {}", kMaxAddedTokens), list);
     std::unordered_set<std::string> contents;
     for (std::size_t i = 0; i < list.size(); ++i) {
       const std::string field = fmt::format("added_tokens[{}]", i);
@@ -291,7 +295,8 @@ class Reader {
       token.lstrip = read_flag(entry, "lstrip", field, false);
       token.rstrip = read_flag(entry, "rstrip", field, false);
       token.normalized = read_flag(entry, "normalized", field, !token.special);
-      if (!contents.insert(token.content).second) fail<LoadError>("{}: {}: content \"{}\" is listed twice", where_, field, excerpt(token.content));
+      if (!contents.insert(token.content).second)
+        fail<LoadError>("{}: {}: content \"{}\" is listed twice", where_, field, excerpt(token.content));
       claim_id(token, field);
       file_.added.push_back(std::move(token));
     }
@@ -300,9 +305,11 @@ class Reader {
   void claim_id(const AddedToken& token, const std::string& field) {
     const auto in_vocab = vocab_of_added_.find(token.content);
     if (in_vocab == vocab_of_added_.end()) {
-      if (!assign(token.id, token.content)) fail<LoadError>("{}: {}: id {} belongs to another token already; ids are unique", where_, field, token.id);
+      if (!assign(token.id, token.content))
+        fail<LoadError>("{}: {}: id {} belongs to another token already; ids are unique", where_, field, token.id);
     } else if (in_vocab->second != token.id) {
-      fail<LoadError>("{}: {}: \"{}\" has id {} here and {} in model.vocab", where_, field, excerpt(token.content), token.id, in_vocab->second);
+      fail<LoadError>("{}: {}: \"{}\" has id {} here and {} in model.vocab", where_, field, excerpt(token.content), token.id,
+                      in_vocab->second);
     }
   }
 

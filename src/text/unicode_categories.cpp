@@ -59,9 +59,9 @@ struct StandIn {
 };
 
 constexpr StandIn kStandIns[] = {
-    {"Lu", 0x1E00, 0x10400}, {"Ll", 0x1E01, 0x10428}, {"Lm", 0x1D2C, 0x10780}, {"Lo", 0x0904, 0x10300},  {"Mn", 0x0901, 0x1D167},
-    {"Mc", 0x0903, 0x1D165}, {"Nd", 0x0966, 0x1D7CE}, {"No", 0x09F4, 0x10320}, {"Pd", 0x2010, 0x10EAD},  {"Po", 0x0964, 0x10100},
-    {"Sm", 0x2044, 0x1D6C1}, {"So", 0x09FA, 0x1D000},
+    {"Lu", 0x1E00, 0x10400}, {"Ll", 0x1E01, 0x10428}, {"Lm", 0x1D2C, 0x10780}, {"Lo", 0x0904, 0x10300},
+    {"Mn", 0x0901, 0x1D167}, {"Mc", 0x0903, 0x1D165}, {"Nd", 0x0966, 0x1D7CE}, {"No", 0x09F4, 0x10320},
+    {"Pd", 0x2010, 0x10EAD}, {"Po", 0x0964, 0x10100}, {"Sm", 0x2044, 0x1D6C1}, {"So", 0x09FA, 0x1D000},
 };
 
 const NewRange* find_new(char32_t code_point) {
@@ -81,8 +81,8 @@ std::string_view category_of(char32_t code_point) {
 bool is_word(char32_t c) {
   const std::string_view category = category_of(c);
   const bool joiner = c == 0x200C || c == 0x200D;
-  const bool enclosed_letter = (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) || (c >= 0x1F150 && c <= 0x1F169) ||
-                               (c >= 0x1F170 && c <= 0x1F189);
+  const bool enclosed_letter =
+      (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) || (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189);
   return category[0] == 'L' || category[0] == 'M' || category == "Nd" || category == "Nl" || category == "Pc" || joiner || enclosed_letter;
 }
 
@@ -108,7 +108,8 @@ std::string_view with_known_categories(std::string_view text, std::string& stora
     if (const NewRange* range = find_new(step.code_point)) {
       if (!copied) storage = text;
       copied = true;
-      const auto* stand_in = std::find_if(std::begin(kStandIns), std::end(kStandIns), [&](const StandIn& s) { return s.category == range->category; });
+      const auto* stand_in =
+          std::find_if(std::begin(kStandIns), std::end(kStandIns), [&](const StandIn& s) { return s.category == range->category; });
       TETRAD_CHECK(stand_in != std::end(kStandIns), "no stand-in for category {}", range->category);
       std::string bytes;
       append_utf8(bytes, step.length == 3 ? stand_in->three : stand_in->four);

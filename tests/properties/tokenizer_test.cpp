@@ -24,12 +24,12 @@ rc::Gen<char32_t> code_point() {
   return rc::gen::weightedOneOf<char32_t>({{6, between(0x20, 0x7E)},
                                            {2, between(0, 0x1F)},
                                            {2, between(0x80, 0x24F)},
-                                           {3, between(0x300, 0x36F)},      // combining marks
+                                           {3, between(0x300, 0x36F)},  // combining marks
                                            {1, between(0x1AB0, 0x1ACE)},
-                                           {2, between(0x2000, 0x206F)},    // white space, joiners, directions
+                                           {2, between(0x2000, 0x206F)},  // white space, joiners, directions
                                            {1, rc::gen::element<char32_t>(0x85, 0xA0, 0x1680, 0x180E, 0x3000, 0xFEFF, 0xFFFD, 0x17F)},
                                            {2, between(0x900, 0xDFF)},
-                                           {2, between(0x1100, 0x11FF)},    // Hangul that composes
+                                           {2, between(0x1100, 0x11FF)},  // Hangul that composes
                                            {2, between(0x4E00, 0x9FFF)},
                                            {1, between(0xAC00, 0xD7A3)},
                                            {1, between(0xE000, 0xFFFF)},
@@ -104,7 +104,8 @@ RC_GTEST_PROP(tokenizer, encode_is_repeatable, ()) {
 
 // Random ids are mostly broken UTF-8: the stream still ends where decode() does, and never shows half a code point.
 RC_GTEST_PROP(tokenizer, stream_of_any_ids_is_decode, ()) {
-  const auto ids = *rc::gen::container<std::vector<int>>(rc::gen::weightedOneOf<int>({{3, rc::gen::inRange(0, 256)}, {1, rc::gen::inRange(0, tiny().size())}}));
+  const auto ids = *rc::gen::container<std::vector<int>>(
+      rc::gen::weightedOneOf<int>({{3, rc::gen::inRange(0, 256)}, {1, rc::gen::inRange(0, tiny().size())}}));
   for (const bool skip_special : {false, true}) RC_ASSERT(streamed(ids, skip_special) == tiny().decode(ids, skip_special));
 }
 

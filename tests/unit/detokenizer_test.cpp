@@ -60,14 +60,19 @@ TEST(detokenizer, holds_back_parts_of_a_code_point) {
   EXPECT_EQ(stream("\U0001F600"), (Strings{"", "", "", "\U0001F600", ""}));
 }
 
-TEST(detokenizer, a_literal_replacement_character_passes_at_once) {
-  EXPECT_EQ(stream("\uFFFDx"), (Strings{"", "", "\uFFFD", "x", ""}));
-}
+TEST(detokenizer, a_literal_replacement_character_passes_at_once) { EXPECT_EQ(stream("\uFFFDx"), (Strings{"", "", "\uFFFD", "x", ""})); }
 
 TEST(detokenizer, invalid_bytes_become_replacement_characters) {
-  EXPECT_EQ(stream("\x80" "a"), (Strings{"\uFFFD", "a", ""}));
+  EXPECT_EQ(stream("\x80"
+                   "a"),
+            (Strings{"\uFFFD", "a", ""}));
   EXPECT_EQ(stream("\xF0\x9F\x98"), (Strings{"", "", "", "\uFFFD"}));
-  EXPECT_EQ(stream("\xF0\x9F" "a"), (Strings{"", "", "\uFFFD" "a", ""}));
+  EXPECT_EQ(stream("\xF0\x9F"
+                   "a"),
+            (Strings{"", "",
+                     "\uFFFD"
+                     "a",
+                     ""}));
   EXPECT_EQ(stream("\xE2\x82\xE2\x82\xAC"), (Strings{"", "", "\uFFFD", "", "\u20ac", ""}));
   // A surrogate is three stretches of one byte each; so is an overlong form.
   EXPECT_EQ(stream("\xED\xA0\x80"), (Strings{"", "\uFFFD\uFFFD", "\uFFFD", ""}));
@@ -107,8 +112,8 @@ TEST(unicode, normal_form_c) {
   EXPECT_EQ(text::nfc("e\u0302\u0323"), "\u1ec7");       // marks are put in order first
   EXPECT_EQ(text::nfc("\u1112\u1161\u11ab"), "\ud55c");  // Hangul
   EXPECT_EQ(text::nfc("\u2126"), "\u03a9");
-  EXPECT_EQ(text::nfc("\u0958"), "\u0915\u093c");        // a composition exclusion
-  EXPECT_EQ(text::nfc("\ufb01"), "\ufb01");              // compatibility forms stay
+  EXPECT_EQ(text::nfc("\u0958"), "\u0915\u093c");  // a composition exclusion
+  EXPECT_EQ(text::nfc("\ufb01"), "\ufb01");        // compatibility forms stay
   EXPECT_EQ(text::nfc(std::string("a\0b", 3)), std::string("a\0b", 3));
   EXPECT_EQ(text::nfc(""), "");
 }

@@ -176,9 +176,9 @@ TEST(tokenizer, decode_skips_special_tokens) {
 }
 
 TEST(tokenizer, invalid_utf8_is_an_input_error_with_its_offset) {
-  const std::vector<std::pair<std::string, int>> cases = {{"\xFF", 0},          {"ab\x80", 2},          {"\xC0\xAF", 0},     {"x\xED\xA0\x80", 1},
-                                                          {"\xF4\x90\x80\x80", 0}, {"\xE4\xB8", 0},      {"ok \xE4\xB8g", 3}, {"\xC3\xA9\xC3", 2},
-                                                          {std::string("\0\xF8", 2), 1}};
+  const std::vector<std::pair<std::string, int>> cases = {{"\xFF", 0},          {"ab\x80", 2},           {"\xC0\xAF", 0},
+                                                          {"x\xED\xA0\x80", 1}, {"\xF4\x90\x80\x80", 0}, {"\xE4\xB8", 0},
+                                                          {"ok \xE4\xB8g", 3},  {"\xC3\xA9\xC3", 2},     {std::string("\0\xF8", 2), 1}};
   for (const auto& [text, offset] : cases) {
     for (const bool added_tokens : {true, false}) {
       const std::string message = message_of<InputError>([&, &bytes = text] { tiny().encode(bytes, added_tokens); });
@@ -236,7 +236,7 @@ TEST(tokenizer, longest_added_token_wins) {
 TEST(tokenizer, added_token_flags) {
   json file = small_file();
   file["added_tokens"] = json::array({added(300, "<s>", {"single_word"}), added(301, "<l>", {"lstrip"}), added(302, "<r>", {"rstrip"}),
-                          added(303, "\u1ec7", {"normalized"}), added(304, "e\u0302\u0323x")});
+                                      added(303, "\u1ec7", {"normalized"}), added(304, "e\u0302\u0323x")});
   const Tokenizer tokenizer = parse(file);
   EXPECT_EQ(tokenizer.encode("<s>"), (std::vector<int>{300}));
   EXPECT_EQ(tokenizer.encode("x<s>"), (std::vector<int>{'x', '<', 's', '>'}));
@@ -286,12 +286,16 @@ TEST(tokenizer, malformed_files_are_refused_by_name) {
 
   const std::string twice = R"({"model":{"type":"BPE","vocab":{"a":1,"a":2}}})";
   EXPECT_NE(message_of<LoadError>([&] { Tokenizer::parse(twice, "t"); }).find("distinct"), std::string::npos);
+}
 
-  const auto refused = [](const char* pointer, const json& value, const std::string& part) {
-    json file = small_file();
-    file[json::json_pointer(pointer)] = value;
-    expect_refused(file, part);
-  };
+// The small file with one value replaced is refused with a message that holds `part`.
+void refused(const char* pointer, const json& value, const std::string& part) {
+  json file = small_file();
+  file[json::json_pointer(pointer)] = value;
+  expect_refused(file, part);
+}
+
+TEST(tokenizer, unsupported_fields_are_refused_by_name) {
   refused("/normalizer", {{"type", "NFKC"}}, "normalizer");
   refused("/truncation", {{"max_length", 5}}, "truncation");
   refused("/padding", {{"length", 5}}, "padding");
@@ -309,6 +313,9 @@ TEST(tokenizer, malformed_files_are_refused_by_name) {
   refused("/model/byte_fallback", true, "byte_fallback");
   refused("/model/end_of_word_suffix", "</w>", "end_of_word_suffix");
   refused("/model/ignore_merges", 1, "ignore_merges");
+}
+
+TEST(tokenizer, bad_vocabularies_merges_and_added_tokens_are_refused_by_name) {
   refused("/model/vocab", json::array(), "model.vocab");
   refused("/model/vocab/ab", -1, "model.vocab[\"ab\"]");
   refused("/model/vocab/ab", 1LL << 40, "model.vocab[\"ab\"]");
@@ -337,10 +344,53 @@ TEST(tokenizer, malformed_files_are_refused_by_name) {
 }
 
 TEST(tokenizer, split_expressions_that_the_two_libraries_read_differently_are_refused) {
-  for (const char* expression :
-       {"\\w+", "\\b", "\\h", "\\R", "\\X", "\\G", "\\K", "\\A", "\\z", "^a", "a$", "(?i)a", "(?m:a)", "(?<n>a)", "(?P<n>a)", "(?#x)a", "(?R)", "(a)\\1", "[a[b]]",
-        "[a&&b]", "[[:alpha:]]", "[]a]", "[a", "(a", "a)", "a**", "*a", "(?C1)a", "(*LIMIT_MATCH=1)a", "a{,3}", "a{5,2}", "a{99999}", "a{2}+", "a{2}?",
-        "\\p{Han}", "\\p{Cn}", "\\pL", "[\\P{L}]", "(?i:\u00e9)", "(?i:ss)", "(?i:\\p{Lu})", "\\xE9", "\\x{110000}", "\\x{D800}", "[z-a]", "[\\s-z]", "\\"}) {
+  for (const char* expression : {"\\w+",
+                                 "\\b",
+                                 "\\h",
+                                 "\\R",
+                                 "\\X",
+                                 "\\G",
+                                 "\\K",
+                                 "\\A",
+                                 "\\z",
+                                 "^a",
+                                 "a$",
+                                 "(?i)a",
+                                 "(?m:a)",
+                                 "(?<n>a)",
+                                 "(?P<n>a)",
+                                 "(?#x)a",
+                                 "(?R)",
+                                 "(a)\\1",
+                                 "[a[b]]",
+                                 "[a&&b]",
+                                 "[[:alpha:]]",
+                                 "[]a]",
+                                 "[a",
+                                 "(a",
+                                 "a)",
+                                 "a**",
+                                 "*a",
+                                 "(?C1)a",
+                                 "(*LIMIT_MATCH=1)a",
+                                 "a{,3}",
+                                 "a{5,2}",
+                                 "a{99999}",
+                                 "a{2}+",
+                                 "a{2}?",
+                                 "\\p{Han}",
+                                 "\\p{Cn}",
+                                 "\\pL",
+                                 "[\\P{L}]",
+                                 "(?i:\u00e9)",
+                                 "(?i:ss)",
+                                 "(?i:\\p{Lu})",
+                                 "\\xE9",
+                                 "\\x{110000}",
+                                 "\\x{D800}",
+                                 "[z-a]",
+                                 "[\\s-z]",
+                                 "\\"}) {
     json file = small_file();
     file["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = expression;
     expect_refused(file, "split expression");
