@@ -53,15 +53,15 @@ void write_logits(const LogitsOptions& options) {
   const std::size_t total = ids.size() + decode_ids.size();
   const int max_length = choose_max_length(options.model, files.config, static_cast<int>(total));
   if (total > static_cast<std::size_t>(max_length)) fail<InputError>("{} tokens given, the context holds {}", total, max_length);
+  const std::int64_t vocab_size = files.config.vocab_size;
+  std::vector<TensorSpec> tensors{{"logits", DType::kF32, {static_cast<std::int64_t>(ids.size()), vocab_size}}};
+  if (!decode_ids.empty()) tensors.push_back({"decode_logits", DType::kF32, {static_cast<std::int64_t>(decode_ids.size()), vocab_size}});
+  SafetensorsWriter writer(options.out, tensors);
 
   const std::unique_ptr<Backend> backend = load_backend(options.model, files.config, {.max_length = max_length, .num_slots = 1});
   StatePool pool(*backend);
   Stepper stepper(pool);
   SequenceState state(pool);
-  const std::int64_t vocab_size = files.config.vocab_size;
-  std::vector<TensorSpec> tensors{{"logits", DType::kF32, {static_cast<std::int64_t>(ids.size()), vocab_size}}};
-  if (!decode_ids.empty()) tensors.push_back({"decode_logits", DType::kF32, {static_cast<std::int64_t>(decode_ids.size()), vocab_size}});
-  SafetensorsWriter writer(options.out, tensors);
   const int chunk = options.chunk > 0 ? std::min(options.chunk, backend->max_rows()) : backend->max_rows();
   feed(stepper, state, ids, chunk, writer);
   feed(stepper, state, decode_ids, 1, writer);

@@ -1,6 +1,7 @@
 #include "cli/options.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <limits>
@@ -9,6 +10,7 @@
 
 #include "base/error.h"
 #include "cli/text_input.h"
+#include "engine/stop_strings.h"
 
 namespace tetrad::cli {
 namespace {
@@ -72,18 +74,28 @@ GenerationRequest make_request(const SamplingOptions& options, const GenerationC
   if (options.presence_penalty) sampling.presence_penalty = *options.presence_penalty;
   if (options.frequency_penalty) sampling.frequency_penalty = *options.frequency_penalty;
   for (const std::string& bias : options.logit_bias) sampling.logit_bias.push_back(parse_bias(bias));
-  sampling.seed = options.seed;
+  sampling.seed = parse_seed(options.seed);
   if (options.max_tokens && *options.max_tokens < 1) fail<InputError>("--max-tokens must be at least 1, got {}", *options.max_tokens);
   request.max_tokens = options.max_tokens.value_or(0);
   request.stop_strings = options.stop;
   request.include_stop = options.include_stop;
   validate(sampling, vocab_size);
+  const StopStrings checks_its_strings(request.stop_strings, request.include_stop);
   return request;
 }
 
 void add_template_options(CLI::App& app, TemplateOptions& options) {
   app.add_flag("--no-think", options.no_think, "Answer without thinking first");
   app.add_option("--effort,--reasoning-effort", options.effort, "How hard to think, in the words of the chat template")->type_name("LEVEL");
+}
+
+std::uint64_t parse_seed(const std::string& text) {
+  std::uint64_t seed = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, seed);  // takes no sign
+  if (error != std::errc() || stop != end)
+    fail<InputError>("--seed must be a whole number from 0 to {}, got '{}'", std::numeric_limits<std::uint64_t>::max(), text);
+  return seed;
 }
 
 int parse_token_count(const std::string& text, const char* flag) {

@@ -28,7 +28,7 @@ struct SamplingOptions {                       // absent: the checkpoint's own d
   std::optional<double> repetition_penalty = {}, presence_penalty = {}, frequency_penalty = {};
   std::optional<int> top_k = {};
   std::vector<std::string> logit_bias = {};    // "ID:BIAS"
-  std::uint64_t seed = 0;
+  std::string seed = "0";
   std::optional<int> max_tokens = {};
   std::vector<std::string> stop = {};
   bool include_stop = false;
@@ -43,6 +43,9 @@ struct TemplateOptions {
   std::string effort;                          // empty: the template's default
 };
 void add_template_options(CLI::App& app, TemplateOptions& options);
+
+// Throws InputError naming the flag.
+std::uint64_t parse_seed(const std::string& text);
 
 // "4096", "32k" (times 1024), "1m"; throws InputError naming the flag.
 int parse_token_count(const std::string& text, const char* flag);

@@ -53,12 +53,12 @@ void run(const RunOptions& options) {
   const ModelFiles files = load_model_files(options.model);
   GenerationRequest request = make_request(options.sampling, files.generation, files.config.vocab_size);
   request.sampling.logprobs = options.logprobs;
-  validate(request.sampling, files.config.vocab_size);
   request.skip_special = !options.special;
   request.prompt_ids = prompt_ids(options, files.tokenizer);
   const auto prompt_length = static_cast<int>(request.prompt_ids.size());
   const int needed = request.max_tokens > 0 ? std::min(request.max_tokens, files.config.max_positions) + prompt_length : prompt_length + 1;
   request.max_length = choose_max_length(options.model, files.config, needed);
+  validate(request, files.config.vocab_size, files.config.max_positions);
 
   const std::unique_ptr<Backend> backend = load_backend(options.model, files.config, {.max_length = request.max_length, .num_slots = 1});
   StatePool pool(*backend);

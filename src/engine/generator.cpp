@@ -9,6 +9,10 @@
 namespace tetrad {
 namespace {
 
+int context_length(const GenerationRequest& request, int max_positions) {
+  return request.max_length > 0 ? std::min(request.max_length, max_positions) : max_positions;
+}
+
 class Stopwatch {
  public:
   double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
@@ -47,24 +51,25 @@ std::string_view finish_reason_name(FinishReason reason) {
   fail<InternalError>("finish reason {} has no name", static_cast<int>(reason));
 }
 
+void validate(const GenerationRequest& request, int vocab_size, int max_positions) {
+  const int max_length = context_length(request, max_positions);
+  if (request.prompt_ids.empty()) fail<InputError>("the prompt is empty: at least one token is needed");
+  for (std::size_t i = 0; i < request.prompt_ids.size(); ++i)
+    if (request.prompt_ids[i] < 0 || request.prompt_ids[i] >= vocab_size)
+      fail<InputError>("prompt token {} has id {}, outside the vocabulary [0, {})", i, request.prompt_ids[i], vocab_size);
+  if (request.prompt_ids.size() >= static_cast<std::size_t>(max_length))
+    fail<InputError>("the prompt has {} tokens and the context holds {}, the answer included: shorten the prompt or raise the context length",
+                     request.prompt_ids.size(), max_length);
+  if (request.max_tokens < 0) fail<InputError>("max_tokens must be at least 1, or 0 for no limit, got {}", request.max_tokens);
+  validate(request.sampling, vocab_size);
+  const StopStrings checks_its_strings(request.stop_strings, request.include_stop);
+}
+
 Generator::Generator(StatePool& pool, const Tokenizer& tokenizer)
     : pool_(&pool),
       tokenizer_(&tokenizer),
       stepper_(pool),
       sampleable_(SampleableIds::of(tokenizer, pool.backend().config().vocab_size)) {}
-
-void Generator::check(const SequenceState& state, const GenerationRequest& request, int max_length) const {
-  const int prompt_length = static_cast<int>(request.prompt_ids.size());
-  if (prompt_length == 0) fail<InputError>("the prompt is empty: at least one token is needed");
-  for (std::size_t i = 0; i < request.prompt_ids.size(); ++i)
-    if (request.prompt_ids[i] < 0 || request.prompt_ids[i] >= sampleable_.vocab_size)
-      fail<InputError>("prompt token {} has id {}, outside the vocabulary [0, {})", i, request.prompt_ids[i], sampleable_.vocab_size);
-  if (request.max_tokens < 0) fail<InputError>("max_tokens must be at least 1, or 0 for no limit, got {}", request.max_tokens);
-  if (prompt_length >= max_length)
-    fail<InputError>("the prompt has {} tokens and the context holds {}, the answer included: shorten the prompt or raise the context length",
-                     prompt_length, max_length);
-  TETRAD_CHECK(state.length() < prompt_length, "the state holds {} tokens of a prompt of {}", state.length(), prompt_length);
-}
 
 StepOutcome Generator::step(SequenceState& state, std::span<const int> ids, LogitsWanted logits) {
   const StepRequest request{&state, ids, logits};
@@ -97,9 +102,11 @@ bool Generator::prefill(SequenceState& state, std::span<const int> ids, const Is
 
 GenerationResult Generator::generate(SequenceState& state, const GenerationRequest& request, const OnToken& on_token,
                                      const IsCancelled& is_cancelled) {
-  const int context = pool_->backend().config().max_positions;
-  const int max_length = request.max_length > 0 ? std::min(request.max_length, context) : context;
-  check(state, request, max_length);
+  const int max_positions = pool_->backend().config().max_positions;
+  const int max_length = context_length(request, max_positions);
+  validate(request, sampleable_.vocab_size, max_positions);
+  TETRAD_CHECK(state.length() < static_cast<int>(request.prompt_ids.size()), "the state holds {} tokens of a prompt of {}", state.length(),
+               request.prompt_ids.size());
   Sampler sampler(request.sampling, sampleable_, request.prompt_ids);
   TextStream stream(*tokenizer_, request);
 

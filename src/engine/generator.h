@@ -31,6 +31,10 @@ struct GenerationRequest {
   int max_length = 0;                      // prompt and answer together; 0: max_positions of the model
 };
 
+// Throws InputError for a request that cannot be honoured by a model with this vocabulary and context; generate() does so too, this serves
+// callers that want to know before they load a model.
+void validate(const GenerationRequest& request, int vocab_size, int max_positions);
+
 // One generated token. Text may lag behind its token: incomplete code points and what may become a stop string are held back.
 struct GeneratedToken {
   SampledToken sampled;
@@ -76,7 +80,6 @@ class Generator {
  private:
   StepOutcome step(SequenceState& state, std::span<const int> ids, LogitsWanted logits);
   std::optional<StepOutcome> prefill_chunks(SequenceState& state, std::span<const int> ids, LogitsWanted logits, const IsCancelled& is_cancelled);
-  void check(const SequenceState& state, const GenerationRequest& request, int max_length) const;
 
   StatePool* pool_;
   const Tokenizer* tokenizer_;

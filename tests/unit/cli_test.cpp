@@ -72,6 +72,7 @@ void expect_refused(const std::vector<std::string>& arguments, const std::string
   EXPECT_EQ(outcome.out, "");
   EXPECT_NE(outcome.error.find(said), std::string::npos) << "expected: " << said << "\ngot: " << outcome.error;
   EXPECT_EQ(count_of(outcome.error, "tetrad: error: "), 1) << outcome.error;
+  EXPECT_EQ(count_of(outcome.error, "reading weights"), 0) << "refused only after the weights were loaded";
 }
 
 TEST(cli, version_and_help) {
@@ -109,7 +110,8 @@ TEST(cli, bad_values_name_the_field) {
   expect_refused({"run", "-p", "x", "--top-p", "0"}, "top_p must be greater than 0 and at most 1, got 0");
   expect_refused({"run", "-p", "x", "--top-k", "-2"}, "top_k must be");
   expect_refused({"run", "-p", "x", "-n", "0"}, "--max-tokens must be at least 1, got 0");
-  expect_refused({"run", "-p", "x", "--seed", "-1"}, "--seed");
+  expect_refused({"run", "-p", "x", "--seed", "-1"}, "--seed must be a whole number from 0 to 18446744073709551615, got '-1'");
+  expect_refused({"run", "-p", "x", "--seed", "18446744073709551616"}, "--seed must be");
   expect_refused({"run", "-p", "x", "--logprobs", "21"}, "logprobs must be between 0 and 20, got 21");
   expect_refused({"run", "-p", "x", "--stop", ""}, "stop[0] is empty");
   expect_refused({"run", "-p", "x", "--logit-bias", "a:b"}, "--logit-bias must be ID:BIAS");
