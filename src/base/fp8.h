@@ -11,7 +11,8 @@ inline constexpr float kMaxE4m3 = 448.0f;
 
 inline float e4m3_to_float(std::uint8_t code) {
   const int exponent = code >> 3 & 0xf, mantissa = code & 7;
-  float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9) : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+  float magnitude =
+      exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9) : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
   if ((code & 0x7f) == 0x7f) magnitude = std::numeric_limits<float>::quiet_NaN();
   return (code & 0x80) != 0 ? -magnitude : magnitude;
 }
@@ -24,9 +25,9 @@ inline std::uint8_t to_e4m3(float x) {
   if (magnitude == 0.0f) return sign;
   if (magnitude >= kMaxE4m3) return sign | 0x7e;
   int exponent = 0;
-  std::frexp(magnitude, &exponent);                                    // magnitude = m * 2^exponent, m in [0.5, 1)
-  const int step = std::max(exponent - 4, -9);                         // exponent of one unit of the mantissa
-  const auto units = static_cast<int>(std::nearbyint(std::ldexp(magnitude, -step)));   // in [0, 16]
+  std::frexp(magnitude, &exponent);                                                   // magnitude = m * 2^exponent, m in [0.5, 1)
+  const int step = std::max(exponent - 4, -9);                                        // exponent of one unit of the mantissa
+  const auto units = static_cast<int>(std::nearbyint(std::ldexp(magnitude, -step)));  // in [0, 16]
   // Below step -9 lie only subnormals (0..7 units); 16 units carry into the next binade, which the sum does by itself.
   return static_cast<std::uint8_t>(sign | ((step + 9) * 8 + units));
 }

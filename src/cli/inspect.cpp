@@ -43,7 +43,7 @@ struct Inspection {
   std::optional<Config> config;
   std::shared_ptr<const Checkpoint> checkpoint;
   Census census;
-  std::vector<std::string> problems;           // each would be refused
+  std::vector<std::string> problems;  // each would be refused
   std::vector<std::string> notes;
 };
 
@@ -56,17 +56,17 @@ std::string census_group(const std::string& name) {
     case TensorGroup::kText: break;
   }
   constexpr std::array<std::pair<std::string_view, std::string_view>, 12> kParts{{{"embed_tokens", "embedding"},
-                                                                                 {"lm_head", "output head"},
-                                                                                 {"ngram_embedding", "n-gram table"},
-                                                                                 {".ple.", "n-gram projections"},
-                                                                                 {"hyper_connection", "hyper-connections"},
-                                                                                 {".linear_attn.", "gated delta net"},
-                                                                                 {".indexer.", "indexer"},
-                                                                                 {".self_attn.", "sparse attention"},
-                                                                                 {".shared_expert_gate", "shared experts"},
-                                                                                 {".shared_expert.", "shared experts"},
-                                                                                 {".mlp.experts.", "routed experts"},
-                                                                                 {".mlp.gate.", "routers"}}};
+                                                                                  {"lm_head", "output head"},
+                                                                                  {"ngram_embedding", "n-gram table"},
+                                                                                  {".ple.", "n-gram projections"},
+                                                                                  {"hyper_connection", "hyper-connections"},
+                                                                                  {".linear_attn.", "gated delta net"},
+                                                                                  {".indexer.", "indexer"},
+                                                                                  {".self_attn.", "sparse attention"},
+                                                                                  {".shared_expert_gate", "shared experts"},
+                                                                                  {".shared_expert.", "shared experts"},
+                                                                                  {".mlp.experts.", "routed experts"},
+                                                                                  {".mlp.gate.", "routers"}}};
   for (const auto& [part, group] : kParts)
     if (name.find(part) != std::string::npos) return std::string(group);
   return "other";
@@ -110,8 +110,8 @@ std::string layers_text(const Config& c) {
   const auto gdn = std::count(c.layer_kinds.begin(), c.layer_kinds.end(), LayerKind::kGdn);
   std::vector<std::string> ple;
   for (const int l : c.ple_layers) ple.push_back(fmt::format("{}", l));
-  return fmt::format("{}: {} gated delta net, {} sparse attention; n-gram embedding on {} (counted from zero)", c.num_layers, gdn, c.num_layers - gdn,
-                     ple.empty() ? "none" : fmt::format("layer {}", fmt::join(ple, ", ")));
+  return fmt::format("{}: {} gated delta net, {} sparse attention; n-gram embedding on {} (counted from zero)", c.num_layers, gdn,
+                     c.num_layers - gdn, ple.empty() ? "none" : fmt::format("layer {}", fmt::join(ple, ", ")));
 }
 
 // Name and value of every fact of the config that a reader asks about first.
@@ -120,21 +120,23 @@ std::vector<std::pair<std::string, std::string>> config_facts(const Config& c) {
       {"model type", c.model_type},
       {"layers", layers_text(c)},
       {"width", fmt::format("hidden {}, {} streams, mixer rank {}, vocabulary {}", c.hidden_size, c.hc_count, c.hc_lowrank, c.vocab_size)},
-      {"attention", fmt::format("{} query heads, {} key-value heads of {}; rotary {} of {}, theta {}", c.num_attention_heads, c.num_kv_heads,
-                                c.head_dim, c.rope.rotary_dim, c.head_dim, c.rope.theta)},
-      {"indexer", fmt::format("{} heads of {}, blocks of {} tokens, budget {} tokens", c.index_heads, c.index_head_dim, c.compress_ratio, c.index_budget)},
-      {"gated delta net", fmt::format("{} key heads of {}, {} value heads of {}, convolution {}, {} gate", c.gdn_key_heads, c.gdn_key_dim,
-                                      c.gdn_value_heads, c.gdn_value_dim, c.gdn_conv_width, c.output_gate == OutputGate::kSigmoid ? "sigmoid" : "silu")},
+      {"attention", fmt::format("{} query heads, {} key-value heads of {}; rotary {} of {}, theta {}", c.num_attention_heads,
+                                c.num_kv_heads, c.head_dim, c.rope.rotary_dim, c.head_dim, c.rope.theta)},
+      {"indexer", fmt::format("{} heads of {}, blocks of {} tokens, budget {} tokens", c.index_heads, c.index_head_dim, c.compress_ratio,
+                              c.index_budget)},
+      {"gated delta net",
+       fmt::format("{} key heads of {}, {} value heads of {}, convolution {}, {} gate", c.gdn_key_heads, c.gdn_key_dim, c.gdn_value_heads,
+                   c.gdn_value_dim, c.gdn_conv_width, c.output_gate == OutputGate::kSigmoid ? "sigmoid" : "silu")},
       {"experts", fmt::format("{} of width {}, {} per token{}; shared width {}", c.num_experts, c.moe_intermediate, c.experts_per_token,
                               c.norm_topk_prob ? "" : " (weights not renormalised)", c.shared_expert_intermediate)}};
   if (!c.ple_layers.empty())
-    facts.emplace_back("n-gram table", fmt::format("up to {} tokens, {} heads, rows of {}, vocabulary base {}, end of text {}", c.ngram_size, c.ngram_heads(),
-                                                   c.ngram_row_dim(), c.ngram_vocab_base, c.ple_eos_token));
+    facts.emplace_back("n-gram table", fmt::format("up to {} tokens, {} heads, rows of {}, vocabulary base {}, end of text {}",
+                                                   c.ngram_size, c.ngram_heads(), c.ngram_row_dim(), c.ngram_vocab_base, c.ple_eos_token));
   facts.emplace_back("positions", c.rope.type == RopeType::kYarn ? fmt::format("{} (yarn, factor {})", c.max_positions, c.rope.yarn_factor)
-                                                                : fmt::format("{}", c.max_positions));
+                                                                 : fmt::format("{}", c.max_positions));
   facts.emplace_back("output head", c.tie_word_embeddings ? "tied to the embedding" : "its own");
-  facts.emplace_back("quantization", c.quantization ? fmt::format("{}, blocks of {} x {}", c.quantization->method, c.quantization->block_rows,
-                                                                  c.quantization->block_columns)
+  facts.emplace_back("quantization", c.quantization ? fmt::format("{}, blocks of {} x {}", c.quantization->method,
+                                                                  c.quantization->block_rows, c.quantization->block_columns)
                                                     : "none declared");
   facts.emplace_back("active per token", fmt::format("{:.3f} billion parameters", static_cast<double>(active_parameters(c)) / 1e9));
   return facts;
@@ -159,8 +161,8 @@ void print_text(const InspectOptions& options, const Inspection& result) {
     fmt::print("  {:<18} {}\n", "vision tower", part_text(result.census, "vision tower"));
     fmt::print("\n  {:<20} {:<8} {:>8} {:>16}\n", "tensors", "type", "count", "bytes");
     for (const auto& [key, row] : result.census) fmt::print("  {:<20} {:<8} {:>8} {:>16}\n", key.first, key.second, row.count, row.bytes);
-    fmt::print("  {:<20} {:<8} {:>8} {:>16}   in {} files\n", "total", "", result.checkpoint->tensors().size(), result.checkpoint->total_bytes(),
-               result.checkpoint->files().size());
+    fmt::print("  {:<20} {:<8} {:>8} {:>16}   in {} files\n", "total", "", result.checkpoint->tensors().size(),
+               result.checkpoint->total_bytes(), result.checkpoint->files().size());
   }
   for (const auto& note : result.notes) fmt::print("note: {}\n", note);
   for (const auto& problem : result.problems) fmt::print("refused: {}\n", problem);
@@ -201,7 +203,8 @@ void print_expected(const InspectOptions& options) {
   for (const auto& tensor : tensors) bytes += tensor.num_bytes;
   if (options.json) {
     ordered_json list = ordered_json::array();
-    for (const auto& t : tensors) list.push_back({{"name", t.name}, {"dtype", dtype_name(t.dtype)}, {"shape", t.shape}, {"bytes", t.num_bytes}});
+    for (const auto& t : tensors)
+      list.push_back({{"name", t.name}, {"dtype", dtype_name(t.dtype)}, {"shape", t.shape}, {"bytes", t.num_bytes}});
     fmt::print("{}\n", ordered_json{{"tensors", list}, {"count", tensors.size()}, {"bytes", bytes}}.dump(1));
     return;
   }
@@ -227,7 +230,8 @@ void add_inspect(CLI::App& app, int& exit_code) {
   CLI::App* command = &app;
   const auto options = std::make_shared<InspectOptions>();
   command->add_option("directory", options->directory, "Checkpoint directory");
-  command->add_option("--expect", options->expect, "A config.json: without a directory, list every tensor it calls for; with one, check against it");
+  command->add_option("--expect", options->expect,
+                      "A config.json: without a directory, list every tensor it calls for; with one, check against it");
   command->add_flag("--json", options->json, "Write JSON");
   command->callback([options, &exit_code] { exit_code = inspect(*options); });
 }

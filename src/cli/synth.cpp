@@ -164,7 +164,10 @@ void synth(const SynthOptions& options) {
 
 template <class T>
 void add_size(CLI::App& command, const std::string& flag, std::optional<T>& slot, const std::string& text) {
-  command.add_option_function<T>(flag, [&slot](const T& value) { slot = value; }, text)->check(CLI::PositiveNumber);
+  command
+      .add_option_function<T>(
+          flag, [&slot](const T& value) { slot = value; }, text)
+      ->check(CLI::PositiveNumber);
 }
 
 }  // namespace
@@ -172,8 +175,10 @@ void add_size(CLI::App& command, const std::string& flag, std::optional<T>& slot
 void add_synth(CLI::App& app, int& exit_code) {
   CLI::App* command = &app;
   const auto options = std::make_shared<SynthOptions>();
-  command->add_option("--like", options->like, "qwen3.8-flash-next, bench-1b (8 of its layers, 3 GB), tetrad-tiny, or a config.json")->capture_default_str();
-  command->add_option("--weights", options->weights, "bf16, or fp8 for experts and n-gram table in FP8 and the rest in BF16")->delimiter(',');
+  command->add_option("--like", options->like, "qwen3.8-flash-next, bench-1b (8 of its layers, 3 GB), tetrad-tiny, or a config.json")
+      ->capture_default_str();
+  command->add_option("--weights", options->weights, "bf16, or fp8 for experts and n-gram table in FP8 and the rest in BF16")
+      ->delimiter(',');
   command->add_option("--seed", options->seed, "The same seed gives the same bytes")->capture_default_str();
   command->add_option("--out", options->out, "Directory to write")->required();
   command->add_option("--scale", options->size.scale, "Multiplies widths, heads, experts, vocabulary and table")->capture_default_str();

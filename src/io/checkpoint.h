@@ -24,9 +24,9 @@ struct CheckpointTensor {
   std::string name;
   DType dtype = DType::kBF16;
   std::vector<std::int64_t> shape;
-  const std::byte* data = nullptr;             // aligned to the element size
+  const std::byte* data = nullptr;  // aligned to the element size
   std::uint64_t num_bytes = 0;
-  int file = 0;                                // into Checkpoint::files()
+  int file = 0;  // into Checkpoint::files()
 };
 
 class Checkpoint {
@@ -36,10 +36,10 @@ class Checkpoint {
 
   const std::filesystem::path& directory() const { return directory_; }
   const std::vector<SafetensorsFile>& files() const { return files_; }
-  const std::vector<CheckpointTensor>& tensors() const { return tensors_; }    // ascending in name
-  const CheckpointTensor* find(std::string_view name) const;                   // null if absent
-  std::string file_name(const CheckpointTensor& tensor) const;                 // "model-00001-of-00003.safetensors"
-  std::uint64_t total_bytes() const;                                           // of all tensors
+  const std::vector<CheckpointTensor>& tensors() const { return tensors_; }        // ascending in name
+  const CheckpointTensor* find(std::string_view name) const;                       // null if absent
+  std::string file_name(const CheckpointTensor& tensor) const;                     // "model-00001-of-00003.safetensors"
+  std::uint64_t total_bytes() const;                                               // of all tensors
   std::optional<std::uint64_t> declared_bytes() const { return declared_bytes_; }  // metadata.total_size of the index
   void prefetch(const CheckpointTensor& tensor) const;
 
@@ -50,8 +50,8 @@ class Checkpoint {
   std::filesystem::path directory_;
   std::vector<SafetensorsFile> files_;
   std::vector<CheckpointTensor> tensors_;
-  std::unordered_map<std::string_view, std::size_t> index_;                    // keys are the names in tensors_
-  std::vector<std::unique_ptr<std::byte[]>> aligned_copies_;                   // of tensors that lie misaligned in their file
+  std::unordered_map<std::string_view, std::size_t> index_;   // keys are the names in tensors_
+  std::vector<std::unique_ptr<std::byte[]>> aligned_copies_;  // of tensors that lie misaligned in their file
   std::optional<std::uint64_t> declared_bytes_;
 };
 

@@ -143,8 +143,8 @@ void HeaderReader::check_tensor() {
       fail<LoadError>("{}: tensor {}: shape {} overflows 64 bits", where_, tensor_.name, shape_text(tensor_.shape));
   }
   if (tensor_.end - tensor_.begin != bytes)
-    fail<LoadError>("{}: tensor {}: {} {} needs {} bytes, data_offsets [{}, {}] give {}", where_, tensor_.name,
-                    dtype_name(tensor_.dtype), shape_text(tensor_.shape), bytes, tensor_.begin, tensor_.end, tensor_.end - tensor_.begin);
+    fail<LoadError>("{}: tensor {}: {} {} needs {} bytes, data_offsets [{}, {}] give {}", where_, tensor_.name, dtype_name(tensor_.dtype),
+                    shape_text(tensor_.shape), bytes, tensor_.begin, tensor_.end, tensor_.end - tensor_.begin);
   header_.tensors.push_back(tensor_);
 }
 
@@ -161,10 +161,10 @@ void check_coverage(SafetensorsHeader& header, std::uint64_t data_bytes, std::st
     covered = tensor.end;
     previous = tensor.name;
     if (covered > data_bytes)
-      fail<LoadError>("{}: tensor {}: its data ends at byte {} of the data section, the file has only {} there: the file is cut short "
-                      "(expected {} bytes in all, got {}); download it again",
-                      where, tensor.name, covered, data_bytes, header.data_start + header.tensors.back().end,
-                      header.data_start + data_bytes);
+      fail<LoadError>(
+          "{}: tensor {}: its data ends at byte {} of the data section, the file has only {} there: the file is cut short "
+          "(expected {} bytes in all, got {}); download it again",
+          where, tensor.name, covered, data_bytes, header.data_start + header.tensors.back().end, header.data_start + data_bytes);
   }
   if (covered != data_bytes)
     fail<LoadError>("{}: the file is longer than its header says: expected {} bytes, got {}; download it again", where,

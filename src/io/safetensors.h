@@ -22,14 +22,14 @@ inline constexpr std::size_t kMaxTensorRank = 8;
 struct TensorInfo {
   std::string name;
   DType dtype = DType::kBF16;
-  std::vector<std::int64_t> shape;             // empty for a scalar
-  std::uint64_t begin = 0, end = 0;            // bytes from the start of the data section
+  std::vector<std::int64_t> shape;   // empty for a scalar
+  std::uint64_t begin = 0, end = 0;  // bytes from the start of the data section
 };
 
 struct SafetensorsHeader {
-  std::vector<TensorInfo> tensors;             // ascending in `begin`, together covering the data section exactly
-  std::map<std::string, std::string> metadata; // "__metadata__"
-  std::uint64_t data_start = 0;                // bytes from the start of the file
+  std::vector<TensorInfo> tensors;              // ascending in `begin`, together covering the data section exactly
+  std::map<std::string, std::string> metadata;  // "__metadata__"
+  std::uint64_t data_start = 0;                 // bytes from the start of the file
 };
 
 // Reads and checks the header of a whole file. Throws LoadError.
@@ -42,8 +42,8 @@ class SafetensorsFile {
   const std::vector<TensorInfo>& tensors() const { return header_.tensors; }
   const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
   const MappedFile& file() const { return file_; }
-  const TensorInfo* find(std::string_view name) const;   // null if absent
-  const TensorInfo& at(std::string_view name) const;     // LoadError naming file and tensor if absent
+  const TensorInfo* find(std::string_view name) const;  // null if absent
+  const TensorInfo& at(std::string_view name) const;    // LoadError naming file and tensor if absent
   std::span<const std::byte> bytes(const TensorInfo& tensor) const;
 
  private:

@@ -68,7 +68,8 @@ SafetensorsWriter::~SafetensorsWriter() {
 void SafetensorsWriter::write(std::span<const std::byte> bytes) {
   TETRAD_CHECK(bytes.size() <= expected_bytes_ - written_bytes_, "{}: more than the declared {} bytes", path_.string(), expected_bytes_);
   out_.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
-  if (!out_) fail<InputError>("{}: writing failed after {} of {} bytes; is the disk full?", path_.string(), written_bytes_, expected_bytes_);
+  if (!out_)
+    fail<InputError>("{}: writing failed after {} of {} bytes; is the disk full?", path_.string(), written_bytes_, expected_bytes_);
   written_bytes_ += bytes.size();
 }
 

@@ -27,7 +27,7 @@ class SafetensorsWriter {
   // Declare wide element types first: then every tensor lies aligned to its element size. Throws InputError if the file cannot be made.
   SafetensorsWriter(std::filesystem::path path, const std::vector<TensorSpec>& tensors,
                     const std::map<std::string, std::string>& metadata = {});
-  ~SafetensorsWriter();                        // drops the file if finish() was not reached
+  ~SafetensorsWriter();  // drops the file if finish() was not reached
   SafetensorsWriter(const SafetensorsWriter&) = delete;
   SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
 

@@ -16,7 +16,7 @@ namespace {
 // Bounds of what is believed. They are far above any model of this line and low enough that no product of sizes below can overflow
 // 64 bits, or 32 bits where Config keeps an int.
 constexpr int kMaxVocab = 1 << 24;
-constexpr int kMaxWidth = 1 << 20;             // hidden and intermediate sizes
+constexpr int kMaxWidth = 1 << 20;  // hidden and intermediate sizes
 constexpr int kMaxLayers = 1 << 12;
 constexpr int kMaxHeads = 1 << 12;
 constexpr int kMaxHeadDim = 1 << 12;
@@ -26,7 +26,7 @@ constexpr int kMaxPositions = 1 << 30;
 constexpr int kMaxConvWidth = 64;
 constexpr int kMaxNgram = 16;
 constexpr int kMaxHeadsPerNgram = 256;
-constexpr std::size_t kMaxNgramHeads = 2048;   // of all PLE layers together: each needs a prime of its own
+constexpr std::size_t kMaxNgramHeads = 2048;  // of all PLE layers together: each needs a prime of its own
 constexpr std::int64_t kMaxNgramVocab = std::int64_t{1} << 36;
 
 LayerKind parse_layer_kind(const ConfigReader& in, std::size_t index, const std::string& name) {
@@ -126,7 +126,8 @@ std::vector<int> read_ple_layers(ConfigReader& in, const Config& c) {
       in.refuse("ple_layer_ids", fmt::format("layer numbers counted from one, in [1, {}]", c.num_layers), id.dump());
     const int layer = id.get<int>() - 1;
     if (c.layer_kinds[static_cast<std::size_t>(layer)] != LayerKind::kGdn)
-      in.refuse("ple_layer_ids", "linear_attention layers only", fmt::format("{}, which layer_types makes a sparse attention layer", layer + 1));
+      in.refuse("ple_layer_ids", "linear_attention layers only",
+                fmt::format("{}, which layer_types makes a sparse attention layer", layer + 1));
     layers.insert(layer);
   }
   return {layers.begin(), layers.end()};
@@ -140,13 +141,15 @@ void read_ple(ConfigReader& in, Config& c) {
     c.ple_conv_width = 1;
     return;
   }
-  if (c.ple_eos_token < 0) in.refuse("eos_token_id", "a token id: n-gram contexts are cut at it (ple_layer_ids is not empty)", "no such field");
+  if (c.ple_eos_token < 0)
+    in.refuse("eos_token_id", "a token id: n-gram contexts are cut at it (ple_layer_ids is not empty)", "no such field");
   c.ngram_size = in.integer("ngram_size", 2, kMaxNgram, 3);
   c.heads_per_ngram = in.integer("heads_per_ngram", 1, kMaxHeadsPerNgram, 8);
   c.ple_embed_dim = in.integer("ple_embed_dim", 1, kMaxWidth, c.hidden_size);
   in.require_divisible("ple_embed_dim", c.ple_embed_dim, "the number of n-gram heads, (ngram_size-1)*heads_per_ngram", c.ngram_heads());
   if (const std::size_t heads = static_cast<std::size_t>(c.ngram_heads()) * c.ple_layers.size(); heads > kMaxNgramHeads)
-    in.refuse("heads_per_ngram", fmt::format("at most {} n-gram heads in all PLE layers together", kMaxNgramHeads), fmt::format("{}", heads));
+    in.refuse("heads_per_ngram", fmt::format("at most {} n-gram heads in all PLE layers together", kMaxNgramHeads),
+              fmt::format("{}", heads));
   c.ple_conv_width = in.integer("ple_conv_kernel_size", 2, kMaxConvWidth, 4);
   c.ngram_vocab_base = in.integer64("ngram_vocab_size_base", 2, kMaxNgramVocab, 20'000'000);
   c.ngram_vocab_divisor = in.integer64("make_ngram_vocab_size_divisible_by", 1, kMaxVocab, 128);

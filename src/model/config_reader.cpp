@@ -77,7 +77,8 @@ int ConfigReader::integer(std::string_view key, int low, int high, std::optional
   return static_cast<int>(integer64(key, low, high, fallback));
 }
 
-std::int64_t ConfigReader::integer64(std::string_view key, std::int64_t low, std::int64_t high, std::optional<std::int64_t> fallback) const {
+std::int64_t ConfigReader::integer64(std::string_view key, std::int64_t low, std::int64_t high,
+                                     std::optional<std::int64_t> fallback) const {
   if (fallback && find(key) == nullptr) return *fallback;
   const std::string expected = fmt::format("a whole number in [{}, {}]", low, high);
   const json& value = value_or_refuse(key, expected);
@@ -130,7 +131,8 @@ std::optional<QuantizationConfig> read_quantization(const ConfigReader& in) {
   if (!group->is_object()) in.refuse("quantization_config", "an object", shown(*group));
   constexpr std::string_view kAdvice = "fp8 (use the BF16 or the official FP8 release; NVFP4, GPTQ, AWQ and others are not supported)";
   const json* method = find_in(*group, "quant_method");
-  if (method == nullptr || *method != "fp8") in.refuse("quantization_config.quant_method", kAdvice, method ? shown(*method) : "no such field");
+  if (method == nullptr || *method != "fp8")
+    in.refuse("quantization_config.quant_method", kAdvice, method ? shown(*method) : "no such field");
   if (const json* format = find_in(*group, "fmt"); format != nullptr && *format != "e4m3")
     in.refuse("quantization_config.fmt", "e4m3", shown(*format));
   if (const json* scheme = find_in(*group, "activation_scheme"); scheme != nullptr && *scheme != "dynamic")

@@ -16,15 +16,15 @@ class ConfigReader {
   ConfigReader(const nlohmann::json& json, std::string_view where);  // LoadError unless it is an object of this model line
 
   std::string model_type() const { return model_type_; }
-  const nlohmann::json* find(std::string_view key) const;            // null if absent; LoadError if the two levels contradict each other
-  const nlohmann::json* outer_find(std::string_view key) const;      // top level only
+  const nlohmann::json* find(std::string_view key) const;        // null if absent; LoadError if the two levels contradict each other
+  const nlohmann::json* outer_find(std::string_view key) const;  // top level only
 
   // Each refuses a value of another type or out of [low, high], and an absent field without a fallback.
   int integer(std::string_view key, int low, int high, std::optional<int> fallback = std::nullopt) const;
   std::int64_t integer64(std::string_view key, std::int64_t low, std::int64_t high, std::optional<std::int64_t> fallback) const;
-  double number(std::string_view key, double low, double high, std::optional<double> fallback) const;    // low is excluded
+  double number(std::string_view key, double low, double high, std::optional<double> fallback) const;  // low is excluded
   bool boolean(std::string_view key, bool fallback) const;
-  bool outer_boolean(std::string_view key, bool fallback) const;     // the top level decides, text_config is asked only without it
+  bool outer_boolean(std::string_view key, bool fallback) const;  // the top level decides, text_config is asked only without it
   std::string text(std::string_view key, std::string_view fallback) const;
 
   void require_divisible(std::string_view key, std::int64_t value, std::string_view by_key, std::int64_t by) const;
@@ -34,7 +34,7 @@ class ConfigReader {
   const nlohmann::json& value_or_refuse(std::string_view key, std::string_view expected) const;
 
   const nlohmann::json& outer_;
-  const nlohmann::json* nested_ = nullptr;     // null in the flat layout
+  const nlohmann::json* nested_ = nullptr;  // null in the flat layout
   std::string where_;
   std::string model_type_;
 };

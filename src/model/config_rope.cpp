@@ -83,7 +83,8 @@ void read_yarn(const RopeReader& rope, int max_positions, RopeConfig& result) {
   }
   if (const json* value = rope.find("beta_fast")) result.yarn_beta_fast = rope.number("beta_fast", value, 0.0, kMaxFactor);
   if (const json* value = rope.find("beta_slow")) result.yarn_beta_slow = rope.number("beta_slow", value, 0.0, kMaxFactor);
-  if (const json* value = rope.find("attention_factor")) result.yarn_attention_factor = rope.number("attention_factor", value, 0.0, kMaxFactor);
+  if (const json* value = rope.find("attention_factor"))
+    result.yarn_attention_factor = rope.number("attention_factor", value, 0.0, kMaxFactor);
   if (result.yarn_beta_fast < result.yarn_beta_slow)
     rope.config().refuse(rope.path("beta_fast"), fmt::format("at least beta_slow = {}", result.yarn_beta_slow),
                          fmt::format("{}", result.yarn_beta_fast));
@@ -108,8 +109,7 @@ RopeConfig read_rope(const ConfigReader& in, int head_dim, int index_head_dim, i
   result.rotary_dim = static_cast<int>(head_dim * factor);
   const std::string got = fmt::format("{} (head_dim {} times partial_rotary_factor {})", result.rotary_dim, head_dim, factor);
   if (result.rotary_dim < 2 || result.rotary_dim % 2 != 0) in.refuse("rotary dimension", "an even number of at least 2", got);
-  if (result.rotary_dim > index_head_dim)
-    in.refuse("rotary dimension", fmt::format("at most indexer_head_dim = {}", index_head_dim), got);
+  if (result.rotary_dim > index_head_dim) in.refuse("rotary dimension", fmt::format("at most indexer_head_dim = {}", index_head_dim), got);
 
   if (const json* section = rope.find("mrope_section")) {
     const auto good = [](const json& n) { return n.is_number_integer() && in_range(n, 0, 1 << 12); };

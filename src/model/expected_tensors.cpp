@@ -45,8 +45,7 @@ class Expectation {
       case WeightKind::kFusedExperts: return fused ? add(name, DType::kBF16, letters_.evaluate(row.shape)) : void();
       case WeightKind::kExpert: return fused ? void() : add_experts(row, prefix);
       case WeightKind::kNgramTable: return add_table(row, name, layer);
-      case WeightKind::kNgramConstant:
-        return options_.ngram_constants ? add(name, DType::kI64, letters_.evaluate(row.shape)) : void();
+      case WeightKind::kNgramConstant: return options_.ngram_constants ? add(name, DType::kI64, letters_.evaluate(row.shape)) : void();
     }
   }
 

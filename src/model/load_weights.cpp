@@ -21,14 +21,21 @@ namespace {
 constexpr std::string_view kNestedPrefix = "model.language_model.";
 constexpr std::string_view kFlatPrefix = "model.";
 
-std::string type_text(DType dtype, std::span<const std::int64_t> shape) { return fmt::format("{} {}", dtype_name(dtype), shape_text(shape)); }
+std::string type_text(DType dtype, std::span<const std::int64_t> shape) {
+  return fmt::format("{} {}", dtype_name(dtype), shape_text(shape));
+}
 
 bool is_float(DType dtype) { return dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF32; }
 
 class Binder {
  public:
   Binder(const Checkpoint& checkpoint, const Config& config, WeightsReport& report, const LoadProgress& progress)
-      : checkpoint_(checkpoint), config_(config), report_(report), progress_(progress), letters_(config), total_bytes_(checkpoint.total_bytes()) {
+      : checkpoint_(checkpoint),
+        config_(config),
+        report_(report),
+        progress_(progress),
+        letters_(config),
+        total_bytes_(checkpoint.total_bytes()) {
     const auto nested = [](const CheckpointTensor& t) { return t.name.starts_with(kNestedPrefix); };
     const auto& tensors = checkpoint.tensors();
     prefix_ = std::any_of(tensors.begin(), tensors.end(), nested) ? kNestedPrefix : kFlatPrefix;
@@ -140,8 +147,8 @@ void Binder::bind_head(ModelWeights& model) {
   const CheckpointTensor* head = take("lm_head.weight");
   if (head == nullptr || model.embed_tokens.data == nullptr) return;
   const CheckpointTensor* embedding = checkpoint_.find(model.embed_tokens.name);
-  const bool equal = head->dtype == embedding->dtype && head->shape == embedding->shape &&
-                     std::memcmp(head->data, embedding->data, head->num_bytes) == 0;
+  const bool equal =
+      head->dtype == embedding->dtype && head->shape == embedding->shape && std::memcmp(head->data, embedding->data, head->num_bytes) == 0;
   if (equal)
     report_.notes.push_back(fmt::format("{} equals the embedding, as tie_word_embeddings says", place(*head)));
   else
@@ -168,7 +175,8 @@ void Binder::bind_experts(const std::string& prefix, MoeWeights& moe) {
   // The stacks are what is asked for unless some expert stands alone: "mlp.experts.<number>.".
   const std::string stem = prefix + "mlp.experts.";
   const auto& tensors = checkpoint_.tensors();
-  const auto first = std::lower_bound(tensors.begin(), tensors.end(), stem + "0", [](const auto& tensor, const std::string& name) { return tensor.name < name; });
+  const auto first = std::lower_bound(tensors.begin(), tensors.end(), stem + "0",
+                                      [](const auto& tensor, const std::string& name) { return tensor.name < name; });
   const bool single = first != tensors.end() && first->name.starts_with(stem) && first->name[stem.size()] <= '9';
   if (!single) return bind_fused(prefix, moe);
   for (const WeightRow& row : weights_table()) {
@@ -177,7 +185,9 @@ void Binder::bind_experts(const std::string& prefix, MoeWeights& moe) {
     for (int e = 0; e < config_.num_experts; ++e) {
       ExpertWeights& expert = moe.experts[static_cast<std::size_t>(e)];
       LinearView view = take_expert(prefix + fmt::format(fmt::runtime(row.name), e), shape);
-      (row.field.ends_with("gate_proj") ? expert.gate_proj : row.field.ends_with("up_proj") ? expert.up_proj : expert.down_proj) = std::move(view);
+      (row.field.ends_with("gate_proj") ? expert.gate_proj
+       : row.field.ends_with("up_proj") ? expert.up_proj
+                                        : expert.down_proj) = std::move(view);
     }
   }
 }
@@ -251,7 +261,9 @@ void Binder::bind_ple(const std::string& prefix, int index, PleWeights& ple) {
     const std::string name = prefix + std::string(row.name);
     if (row.kind == WeightKind::kNgramTable) bind_table(name, hash, ple.table);
     if (row.kind != WeightKind::kNgramConstant) continue;
-    check_constant(name, row.field == "ple.multipliers" ? hash.multipliers : row.field == "ple.head_sizes" ? hash.head_sizes : hash.head_offsets);
+    check_constant(name, row.field == "ple.multipliers"  ? hash.multipliers
+                         : row.field == "ple.head_sizes" ? hash.head_sizes
+                                                         : hash.head_offsets);
   }
 }
 
@@ -286,7 +298,8 @@ std::vector<const CheckpointTensor*> Binder::take_table(const std::string& name,
   constexpr std::int64_t kMaxGaps = 1000;
   std::int64_t next = 0, gaps = 0;
   const auto report_gap = [&](std::int64_t end) {
-    for (; next < end && gaps < kMaxGaps; ++next, ++gaps) missing(fmt::format("{}{}{}", stem, next, suffix), fmt::format("[rows, {}]", config_.ngram_row_dim()));
+    for (; next < end && gaps < kMaxGaps; ++next, ++gaps)
+      missing(fmt::format("{}{}{}", stem, next, suffix), fmt::format("[rows, {}]", config_.ngram_row_dim()));
     next = end + 1;
   };
   for (const auto& [number, shard] : shards) {
@@ -317,7 +330,8 @@ void Binder::bind_table(const std::string& name, const NgramHash& hash, NgramTab
   table.first_row.push_back(rows);
   if (shards.empty()) return;
   if (report_.missing.size() + report_.wrong.size() == faults_before && rows != hash.padded_rows)
-    wrong(*shards.front(), fmt::format("{} rows in the whole table (the primes of its heads, padded)", hash.padded_rows), fmt::format("{} rows", rows));
+    wrong(*shards.front(), fmt::format("{} rows in the whole table (the primes of its heads, padded)", hash.padded_rows),
+          fmt::format("{} rows", rows));
   bind_scale(name + ".weight_scale", table, *shards.front());
 }
 
@@ -358,7 +372,8 @@ void Binder::list_extra() {
   for (const CheckpointTensor& tensor : checkpoint_.tensors()) {
     if (taken_.contains(tensor.name) || tensor_group(tensor.name) != TensorGroup::kText) continue;
     std::string line = fmt::format("{} {}", place(tensor), type_text(tensor.dtype, tensor.shape));
-    if (tensor.name.ends_with(".weight_scale_2") || tensor.name.ends_with(".input_scale")) line += " (belongs to NVFP4, which is not supported)";
+    if (tensor.name.ends_with(".weight_scale_2") || tensor.name.ends_with(".input_scale"))
+      line += " (belongs to NVFP4, which is not supported)";
     report_.extra.push_back(std::move(line));
   }
 }

@@ -23,12 +23,12 @@ enum class TensorGroup { kText, kMtp, kVision, kIgnored };
 TensorGroup tensor_group(std::string_view name);
 
 struct WeightsReport {
-  std::vector<std::string> missing;            // "model...up_proj.weight BF16 [3, 4]"
-  std::vector<std::string> wrong;              // shape, type or value: "NAME (file): expected ..., got ..."
-  std::vector<std::string> extra;              // "NAME (file) BF16 [3, 4]"
-  std::vector<std::string> notes;              // accepted, but worth saying
+  std::vector<std::string> missing;  // "model...up_proj.weight BF16 [3, 4]"
+  std::vector<std::string> wrong;    // shape, type or value: "NAME (file): expected ..., got ..."
+  std::vector<std::string> extra;    // "NAME (file) BF16 [3, 4]"
+  std::vector<std::string> notes;    // accepted, but worth saying
   bool ok() const { return missing.empty() && wrong.empty() && extra.empty(); }
-  std::string message(std::string_view where) const;   // all of it as one error text; each list is cut at 50 lines with a count
+  std::string message(std::string_view where) const;  // all of it as one error text; each list is cut at 50 lines with a count
 };
 
 // Binds what can be bound and reports the rest; never throws for a fault of the checkpoint.

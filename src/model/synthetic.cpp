@@ -18,7 +18,9 @@ using nlohmann::json;
 
 // --- Sizes ---
 
-json& text_fields(json& config) { return config.contains("text_config") && config["text_config"].is_object() ? config["text_config"] : config; }
+json& text_fields(json& config) {
+  return config.contains("text_config") && config["text_config"].is_object() ? config["text_config"] : config;
+}
 
 std::int64_t field(const json& text, const char* key) {
   const auto found = text.find(key);
@@ -37,18 +39,24 @@ void apply_scale(json& text, double scale) {
   if (scale == 1.0) return;
   if (!(scale > 0.0 && scale <= 16.0)) fail<InputError>("scale: expected a number in (0, 16], got {}", scale);
   // Steps keep FP8 blocks whole and n-gram rows divisible.
-  constexpr std::pair<const char*, std::int64_t> kSteps[] = {{"hidden_size", 128}, {"moe_intermediate_size", 128}, {"shared_expert_intermediate_size", 128},
-                                                             {"hc_lowrank", 16},   {"vocab_size", 128},            {"num_experts", 1}};
+  constexpr std::pair<const char*, std::int64_t> kSteps[] = {{"hidden_size", 128},
+                                                             {"moe_intermediate_size", 128},
+                                                             {"shared_expert_intermediate_size", 128},
+                                                             {"hc_lowrank", 16},
+                                                             {"vocab_size", 128},
+                                                             {"num_experts", 1}};
   for (const auto& [key, step] : kSteps) text[key] = scaled(field(text, key), scale, step);
   text["num_experts_per_tok"] = std::min(field(text, "num_experts_per_tok"), field(text, "num_experts"));
-  if (text.contains("ple_embed_dim") && text["ple_embed_dim"].is_number_integer()) text["ple_embed_dim"] = scaled(field(text, "ple_embed_dim"), scale, 128);
+  if (text.contains("ple_embed_dim") && text["ple_embed_dim"].is_number_integer())
+    text["ple_embed_dim"] = scaled(field(text, "ple_embed_dim"), scale, 128);
   // Head counts keep their group sizes.
   text["num_attention_heads"] = scaled(field(text, "num_attention_heads"), scale, field(text, "num_key_value_heads"));
   const std::int64_t key_heads = field(text, "linear_num_key_heads");
   const std::int64_t group = field(text, "linear_num_value_heads") / std::max<std::int64_t>(1, key_heads);
   text["linear_num_key_heads"] = scaled(key_heads, scale, 1);
   text["linear_num_value_heads"] = field(text, "linear_num_key_heads") * group;
-  if (text.contains("ngram_vocab_size_base")) text["ngram_vocab_size_base"] = std::max<std::int64_t>(2, scaled(field(text, "ngram_vocab_size_base"), scale, 1));
+  if (text.contains("ngram_vocab_size_base"))
+    text["ngram_vocab_size_base"] = std::max<std::int64_t>(2, scaled(field(text, "ngram_vocab_size_base"), scale, 1));
 }
 
 void set_layers(json& text, int layers) {
@@ -114,9 +122,9 @@ Distribution distribution_of(const ExpectedTensor& tensor) {
   if (name.ends_with("A_log")) return {1.4, 1.3};
   if (name.ends_with("dt_bias")) return {-3.0, 2.0};
   if (name.ends_with("linear_attn.norm.weight")) return {1.0, 0.1};
-  if (tensor.shape.size() == 1) return {0.0, 0.1};                     // norms that multiply by 1 + w, and biases
+  if (tensor.shape.size() == 1) return {0.0, 0.1};  // norms that multiply by 1 + w, and biases
   if (contains(name, "embed_tokens") || contains(name, "ngram_embedding") || contains(name, "pos_embed")) return {0.0, 1.0};
-  if (name.starts_with("lm_head")) return {0.0, 4.0 * kSqrt3 / std::sqrt(fan_in)};   // logits far enough apart to have a clear first
+  if (name.starts_with("lm_head")) return {0.0, 4.0 * kSqrt3 / std::sqrt(fan_in)};  // logits far enough apart to have a clear first
   return {0.0, kSqrt3 / std::sqrt(fan_in)};
 }
 
@@ -165,7 +173,9 @@ ExpectedTensor scaled_weight(const ExpectedTensor& scale, const Config& config) 
   ExpectedTensor weight = scale;
   weight.name = scale.name.substr(0, scale.name.rfind("_scale"));
   const bool down = contains(scale.name, "down_proj");
-  weight.shape = {1, contains(scale.name, "ngram_embedding") ? config.ngram_row_dim() : down ? config.moe_intermediate : config.hidden_size};
+  weight.shape = {1, contains(scale.name, "ngram_embedding") ? config.ngram_row_dim()
+                     : down                                  ? config.moe_intermediate
+                                                             : config.hidden_size};
   return weight;
 }
 
@@ -192,12 +202,14 @@ json synthetic_config(json base, const SyntheticSize& size, bool fp8, bool mtp, 
   text.erase("quantization_config");
   base.erase("quantization_config");
   if (fp8)
-    base["quantization_config"] = {{"activation_scheme", "dynamic"}, {"fmt", "e4m3"}, {"quant_method", "fp8"}, {"weight_block_size", {128, 128}}};
+    base["quantization_config"] = {
+        {"activation_scheme", "dynamic"}, {"fmt", "e4m3"}, {"quant_method", "fp8"}, {"weight_block_size", {128, 128}}};
   (void)parse_config(base, "synthetic config");
   return base;
 }
 
-void fill_synthetic(const ExpectedTensor& tensor, const Config& config, std::uint64_t seed, std::int64_t first, std::span<std::byte> bytes) {
+void fill_synthetic(const ExpectedTensor& tensor, const Config& config, std::uint64_t seed, std::int64_t first,
+                    std::span<std::byte> bytes) {
   if (tensor.dtype == DType::kI64) return fill_constant(tensor, config, first, bytes);
   const std::uint64_t key = name_key(tensor.name, seed);
   Distribution d = distribution_of(tensor);
@@ -224,7 +236,8 @@ std::int64_t active_parameters(const Config& config) {
   for (const ExpectedTensor& tensor : expected_tensors(config, options)) {
     std::int64_t count = 1;
     for (const auto length : tensor.shape) count *= length;
-    const bool gathered = contains(tensor.name, "ngram_embedding") || (contains(tensor.name, "embed_tokens") && !config.tie_word_embeddings);
+    const bool gathered =
+        contains(tensor.name, "ngram_embedding") || (contains(tensor.name, "embed_tokens") && !config.tie_word_embeddings);
     if (gathered) continue;
     total += contains(tensor.name, ".mlp.experts.") ? count / config.num_experts * config.experts_per_token : count;
   }

@@ -15,7 +15,7 @@ namespace tetrad {
 
 // Changes to a config; what is absent stays. `scale` is applied first, to every width and count that is not fixed by the layer pattern.
 struct SyntheticSize {
-  double scale = 1.0;                          // hidden size, heads, intermediate sizes, experts, vocabulary, n-gram table
+  double scale = 1.0;  // hidden size, heads, intermediate sizes, experts, vocabulary, n-gram table
   std::optional<int> layers, experts, experts_per_token, hidden_size, moe_width, vocab_size;
   std::optional<std::int64_t> ngram_vocab_base;
 };

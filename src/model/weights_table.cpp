@@ -25,17 +25,20 @@ const WeightRow kRows[] = {
     {"embed_tokens", "embed_tokens.weight", "[V, D]", kPlain, kModel, kGathered, nullptr, MODEL(embed_tokens)},
     {"lm_head", "lm_head.weight", "[V, D]", kLinear, kHead, kDevice, nullptr, MODEL(lm_head)},
     {"mixer.norm", "hyper_connection_mixer.hc_norm.weight", "[HC*D]", kPlain, kModel, kDevice, nullptr, MODEL(mixer.norm)},
-    {"mixer.down", "hyper_connection_mixer.input_mix_weight_down.weight", "[LR, HC*D]", kLinear, kModel, kDevice, nullptr, MODEL(mixer.down)},
+    {"mixer.down", "hyper_connection_mixer.input_mix_weight_down.weight", "[LR, HC*D]", kLinear, kModel, kDevice, nullptr,
+     MODEL(mixer.down)},
     {"mixer.up", "hyper_connection_mixer.input_mix_weight_up.weight", "[HC*D, LR]", kLinear, kModel, kDevice, nullptr, MODEL(mixer.up)},
     // Hyper-connections.
     {"attn_hc.norm", "attn_hyper_connection.hc_norm.weight", "[HC*D]", kPlain, kAll, kDevice, LAYER(attn_hc.norm)},
     {"attn_hc.down", "attn_hyper_connection.input_mix_weight_down.weight", "[LR, HC*D]", kLinear, kAll, kDevice, LAYER(attn_hc.down)},
     {"attn_hc.up", "attn_hyper_connection.input_mix_weight_up.weight", "[HC*D, LR]", kLinear, kAll, kDevice, LAYER(attn_hc.up)},
-    {"attn_hc.inject", "attn_hyper_connection.block_inject_weight.weight", "[HC, HC*D]", kLinear, kAll, kDevice, LAYER(attn_hc.inject.emplace())},
+    {"attn_hc.inject", "attn_hyper_connection.block_inject_weight.weight", "[HC, HC*D]", kLinear, kAll, kDevice,
+     LAYER(attn_hc.inject.emplace())},
     {"mlp_hc.norm", "mlp_hyper_connection.hc_norm.weight", "[HC*D]", kPlain, kAll, kDevice, LAYER(mlp_hc.norm)},
     {"mlp_hc.down", "mlp_hyper_connection.input_mix_weight_down.weight", "[LR, HC*D]", kLinear, kAll, kDevice, LAYER(mlp_hc.down)},
     {"mlp_hc.up", "mlp_hyper_connection.input_mix_weight_up.weight", "[HC*D, LR]", kLinear, kAll, kDevice, LAYER(mlp_hc.up)},
-    {"mlp_hc.inject", "mlp_hyper_connection.block_inject_weight.weight", "[HC, HC*D]", kLinear, kAll, kDevice, LAYER(mlp_hc.inject.emplace())},
+    {"mlp_hc.inject", "mlp_hyper_connection.block_inject_weight.weight", "[HC, HC*D]", kLinear, kAll, kDevice,
+     LAYER(mlp_hc.inject.emplace())},
     // Gated DeltaNet layers.
     {"gdn.in_qkv", "linear_attn.in_proj_qkv.weight", "[2*HK*K+HV*VD, D]", kLinear, kGdn, kDevice, LAYER(gdn->in_qkv)},
     {"gdn.in_z", "linear_attn.in_proj_z.weight", "[HV*VD, D]", kLinear, kGdn, kDevice, LAYER(gdn->in_z)},
@@ -117,7 +120,8 @@ constexpr int kMaxVisionSize = 1 << 16;
 int vision_integer(const nlohmann::json& vision, const char* key) {
   auto found = vision.find(key);
   // patch sizes may be written as a list of equal numbers
-  if (found != vision.end() && found->is_array() && !found->empty() && (key == std::string_view("patch_size") || key == std::string_view("temporal_patch_size")))
+  if (found != vision.end() && found->is_array() && !found->empty() &&
+      (key == std::string_view("patch_size") || key == std::string_view("temporal_patch_size")))
     return vision_integer({{key, found->front()}}, key);
   if (found == vision.end() || !found->is_number_integer() || !in_range(*found, 1, kMaxVisionSize))
     fail<LoadError>("vision_config.{}: expected a whole number in [1, {}], got {}", key, kMaxVisionSize,
@@ -130,12 +134,13 @@ int vision_integer(const nlohmann::json& vision, const char* key) {
 std::span<const WeightRow> weights_table() { return kRows; }
 
 ShapeLetters::ShapeLetters(const Config& c) {
-  values_ = {{"V", c.vocab_size},        {"D", c.hidden_size},       {"HC", c.hc_count},        {"LR", c.hc_lowrank},
-             {"HQ", c.num_attention_heads}, {"HKV", c.num_kv_heads}, {"DH", c.head_dim},        {"HK", c.gdn_key_heads},
-             {"HV", c.gdn_value_heads},  {"K", c.gdn_key_dim},       {"VD", c.gdn_value_dim},   {"W", c.gdn_conv_width},
-             {"E", c.num_experts},       {"F", c.moe_intermediate},  {"FS", c.shared_expert_intermediate}, {"HI", c.index_heads},
-             {"DI", c.index_head_dim},   {"PE", c.ple_embed_dim},    {"WP", c.ple_conv_width},  {"NS", c.ngram_size},
-             {"NG", c.ngram_heads()}};
+  values_ = {{"V", c.vocab_size},      {"D", c.hidden_size},          {"HC", c.hc_count},
+             {"LR", c.hc_lowrank},     {"HQ", c.num_attention_heads}, {"HKV", c.num_kv_heads},
+             {"DH", c.head_dim},       {"HK", c.gdn_key_heads},       {"HV", c.gdn_value_heads},
+             {"K", c.gdn_key_dim},     {"VD", c.gdn_value_dim},       {"W", c.gdn_conv_width},
+             {"E", c.num_experts},     {"F", c.moe_intermediate},     {"FS", c.shared_expert_intermediate},
+             {"HI", c.index_heads},    {"DI", c.index_head_dim},      {"PE", c.ple_embed_dim},
+             {"WP", c.ple_conv_width}, {"NS", c.ngram_size},          {"NG", c.ngram_heads()}};
   if (!c.ple_layers.empty()) values_.emplace_back("DE", c.ngram_row_dim());
 }
 
@@ -187,8 +192,14 @@ VisionSizes parse_vision(const Config& config) {
   const nlohmann::json vision = parse_json(config.vision_json, "vision_config");
   VisionSizes sizes;
   sizes.num_blocks = vision_integer(vision, "depth");
-  for (const auto& [letter, key] : {std::pair{"VH", "hidden_size"}, {"VI", "intermediate_size"}, {"VO", "out_hidden_size"}, {"VC", "in_channels"},
-                                    {"VT", "temporal_patch_size"}, {"VS", "patch_size"}, {"VM", "spatial_merge_size"}, {"VP", "num_position_embeddings"}})
+  for (const auto& [letter, key] : {std::pair{"VH", "hidden_size"},
+                                    {"VI", "intermediate_size"},
+                                    {"VO", "out_hidden_size"},
+                                    {"VC", "in_channels"},
+                                    {"VT", "temporal_patch_size"},
+                                    {"VS", "patch_size"},
+                                    {"VM", "spatial_merge_size"},
+                                    {"VP", "num_position_embeddings"}})
     sizes.letters.emplace_back(letter, vision_integer(vision, key));
   return sizes;
 }

@@ -51,9 +51,7 @@ EditTensor& EditCheckpoint::at(std::string_view name) {
   return *found;
 }
 
-void EditCheckpoint::erase(std::string_view name) {
-  tensors.erase(tensors.begin() + (&at(name) - tensors.data()));
-}
+void EditCheckpoint::erase(std::string_view name) { tensors.erase(tensors.begin() + (&at(name) - tensors.data())); }
 
 void EditCheckpoint::rename(std::string_view from, std::string_view to) { at(from).name = to; }
 
@@ -103,7 +101,8 @@ EditCheckpoint read_checkpoint(const fs::path& directory) {
 
 void copy_checkpoint(const fs::path& from, const fs::path& to) {
   fs::create_directories(to);
-  for (const auto& entry : fs::directory_iterator(from)) fs::copy(entry.path(), to / entry.path().filename(), fs::copy_options::overwrite_existing);
+  for (const auto& entry : fs::directory_iterator(from))
+    fs::copy(entry.path(), to / entry.path().filename(), fs::copy_options::overwrite_existing);
 }
 
 }  // namespace tetrad::test

@@ -41,9 +41,9 @@ struct EditTensor {
 
 struct EditCheckpoint {
   nlohmann::json config;
-  std::vector<EditTensor> tensors;             // ascending in name
+  std::vector<EditTensor> tensors;  // ascending in name
 
-  EditTensor& at(std::string_view name);       // throws std::out_of_range
+  EditTensor& at(std::string_view name);  // throws std::out_of_range
   void erase(std::string_view name);
   void rename(std::string_view from, std::string_view to);
   // Writes config.json and one model.safetensors.

@@ -163,7 +163,8 @@ TEST(checkpoint, a_file_of_another_name_is_not_guessed_at) {
 // Old writers did not pad headers, so data may start anywhere.
 TEST(checkpoint, misaligned_tensors_are_read_aligned) {
   const TempDir dir;
-  const std::string header = R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"F32","shape":[1],"data_offsets":[1,5]}})";
+  const std::string header =
+      R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"F32","shape":[1],"data_offsets":[1,5]}})";
   const float value = 1.5f;
   std::string data = "x" + std::string(4, '\0');
   std::memcpy(data.data() + 1, &value, 4);

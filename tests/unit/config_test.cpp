@@ -142,7 +142,8 @@ TEST(config, refuses_other_documents_and_models) {
 TEST(config, contradictions_between_the_levels_are_refused) {
   json config = nested();
   config["max_position_embeddings"] = 4096;
-  EXPECT_NE(refusal(config).find("max_position_embeddings is 4096 at the top level and 262144 in text_config"), std::string::npos) << refusal(config);
+  EXPECT_NE(refusal(config).find("max_position_embeddings is 4096 at the top level and 262144 in text_config"), std::string::npos)
+      << refusal(config);
   config["max_position_embeddings"] = 262144;
   EXPECT_EQ(refusal(config), "");
   config["rope_parameters"] = config["text_config"]["rope_parameters"];
@@ -160,10 +161,28 @@ TEST(config, a_field_only_at_the_top_level_counts) {
 }
 
 TEST(config, every_size_is_required_and_range_checked) {
-  for (const char* field : {"vocab_size", "hidden_size", "num_hidden_layers", "max_position_embeddings", "hc_count", "hc_lowrank", "num_attention_heads",
-                            "num_key_value_heads", "head_dim", "linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim",
-                            "linear_value_head_dim", "linear_conv_kernel_dim", "num_experts", "num_experts_per_tok", "moe_intermediate_size",
-                            "shared_expert_intermediate_size", "indexer_n_heads", "indexer_kv_heads", "indexer_head_dim", "indexer_budget",
+  for (const char* field : {"vocab_size",
+                            "hidden_size",
+                            "num_hidden_layers",
+                            "max_position_embeddings",
+                            "hc_count",
+                            "hc_lowrank",
+                            "num_attention_heads",
+                            "num_key_value_heads",
+                            "head_dim",
+                            "linear_num_key_heads",
+                            "linear_num_value_heads",
+                            "linear_key_head_dim",
+                            "linear_value_head_dim",
+                            "linear_conv_kernel_dim",
+                            "num_experts",
+                            "num_experts_per_tok",
+                            "moe_intermediate_size",
+                            "shared_expert_intermediate_size",
+                            "indexer_n_heads",
+                            "indexer_kv_heads",
+                            "indexer_head_dim",
+                            "indexer_budget",
                             "indexer_compress_ratio"}) {
     SCOPED_TRACE(field);
     expect_refused([&](json& text) { text.erase(field); }, {field, "no such field"});
@@ -224,7 +243,11 @@ TEST(config, layer_types_from_the_interval) {
     return text;
   };
   EXPECT_EQ(kinds(parse_flat([](json& c) { c.erase("layer_types"); })), "GGGQGG") << "every fourth";
-  EXPECT_EQ(kinds(parse_flat([](json& c) { c.erase("layer_types"); c["full_attention_interval"] = 3; })), "GGQGGQ");
+  EXPECT_EQ(kinds(parse_flat([](json& c) {
+              c.erase("layer_types");
+              c["full_attention_interval"] = 3;
+            })),
+            "GGQGGQ");
   EXPECT_EQ(kinds(parse_flat([](json& c) { c["full_attention_interval"] = 2; })), "GGQGGQ") << "the list wins over the hint";
   expect_field_refused("full_attention_interval", 0);
 }
@@ -240,8 +263,9 @@ TEST(config, output_gate_falls_back_to_the_hidden_activation) {
 
 TEST(config, defaults_of_absent_fields) {
   const Config c = parse_flat([](json& j) {
-    for (const char* field : {"seed", "norm_topk_prob", "rms_norm_eps", "ple_conv_kernel_size", "ngram_size", "heads_per_ngram", "ngram_vocab_size_base",
-                              "make_ngram_vocab_size_divisible_by", "ple_embed_dim", "hidden_act", "attention_bias", "tie_word_embeddings"})
+    for (const char* field :
+         {"seed", "norm_topk_prob", "rms_norm_eps", "ple_conv_kernel_size", "ngram_size", "heads_per_ngram", "ngram_vocab_size_base",
+          "make_ngram_vocab_size_divisible_by", "ple_embed_dim", "hidden_act", "attention_bias", "tie_word_embeddings"})
       j.erase(field);
   });
   EXPECT_EQ(c.hash_seed, 1234);
@@ -285,7 +309,8 @@ TEST(config, ple_layers) {
   expect_refused([](json& text) { text["ple_layer_ids"] = {49}; }, {"ple_layer_ids", "49"});
   expect_refused([](json& text) { text["ple_layer_ids"] = {"2"}; }, {"ple_layer_ids"});
   expect_refused([](json& text) { text["ple_layer_ids"] = 2; }, {"ple_layer_ids", "a list"});
-  expect_refused([](json& text) { text["ple_layer_ids"] = {text["num_hidden_layers"] == 6 ? 3 : 4}; }, {"ple_layer_ids", "linear_attention layers only"});
+  expect_refused([](json& text) { text["ple_layer_ids"] = {text["num_hidden_layers"] == 6 ? 3 : 4}; },
+                 {"ple_layer_ids", "linear_attention layers only"});
   expect_field_refused("ngram_size", 1, "[2, ");
   expect_field_refused("heads_per_ngram", 0);
   expect_field_refused("ngram_vocab_size_base", 1);
@@ -293,7 +318,13 @@ TEST(config, ple_layers) {
   expect_field_refused("make_ngram_vocab_size_divisible_by", 0);
   expect_field_refused("ple_conv_kernel_size", 1);
   expect_field_refused("seed", 1.5);
-  expect_refused([](json& text) { text["ngram_size"] = 16; text["heads_per_ngram"] = 256; text["ple_embed_dim"] = 15 * 256; }, {"heads_per_ngram", "2048"});
+  expect_refused(
+      [](json& text) {
+        text["ngram_size"] = 16;
+        text["heads_per_ngram"] = 256;
+        text["ple_embed_dim"] = 15 * 256;
+      },
+      {"heads_per_ngram", "2048"});
 }
 
 TEST(config, without_ple_every_size_of_it_is_empty) {
@@ -385,7 +416,12 @@ TEST(config, rope_refusals) {
   for (const json& section : {json(3), json::array({1, 2}), json::array({1, 2, -3}), json::array({1, 2, "3"})})
     expect_refused([&](json& text) { text["rope_parameters"]["mrope_section"] = section; }, {"mrope_section"});
   for (const double factor : {0.0, 1.5, -0.25})
-    expect_refused([&](json& text) { text["rope_parameters"]["partial_rotary_factor"] = factor; text.erase("partial_rotary_factor"); }, {"partial_rotary_factor"});
+    expect_refused(
+        [&](json& text) {
+          text["rope_parameters"]["partial_rotary_factor"] = factor;
+          text.erase("partial_rotary_factor");
+        },
+        {"partial_rotary_factor"});
   // 32 * 0.1 = 3 and 256 * 0.02 = 5: odd numbers of dimensions
   const Config c = parse_config(flat(), "x");
   EXPECT_EQ(c.rope.rotary_dim, 8);
@@ -398,8 +434,13 @@ TEST(config, rope_refusals) {
 
 TEST(config, tie_flag_at_both_levels_the_outer_decides) {
   const json absent;
-  for (const auto& [outer, inner, expected] : {std::tuple{json(true), json(false), true}, {json(false), json(true), false}, {json(true), absent, true},
-                                               {absent, json(true), true}, {absent, json(false), false}, {absent, absent, false}, {json(true), json(true), true}}) {
+  for (const auto& [outer, inner, expected] : {std::tuple{json(true), json(false), true},
+                                               {json(false), json(true), false},
+                                               {json(true), absent, true},
+                                               {absent, json(true), true},
+                                               {absent, json(false), false},
+                                               {absent, absent, false},
+                                               {json(true), json(true), true}}) {
     json config = nested();
     config["tie_word_embeddings"] = outer;
     config["text_config"]["tie_word_embeddings"] = inner;
@@ -419,9 +460,17 @@ TEST(config, quantization) {
   expect_refused([](json& text) { text["quantization_config"] = json::object(); }, {"quant_method"});
   expect_refused([](json& text) { text["quantization_config"] = 1; }, {"quantization_config"});
   for (const json& block : {json(128), json::array({128}), json::array({0, 128}), json::array({128, -1}), json::array({"a", 1})})
-    expect_refused([&](json& text) { text["quantization_config"] = {{"quant_method", "fp8"}, {"weight_block_size", block}}; }, {"weight_block_size"});
+    expect_refused(
+        [&](json& text) {
+          text["quantization_config"] = {{"quant_method", "fp8"}, {"weight_block_size", block}};
+        },
+        {"weight_block_size"});
   expect_refused([](json& text) { text["quantization_config"] = {{"quant_method", "fp8"}, {"fmt", "e5m2"}}; }, {"fmt", "e4m3"});
-  expect_refused([](json& text) { text["quantization_config"] = {{"quant_method", "fp8"}, {"activation_scheme", "static"}}; }, {"activation_scheme"});
+  expect_refused(
+      [](json& text) {
+        text["quantization_config"] = {{"quant_method", "fp8"}, {"activation_scheme", "static"}};
+      },
+      {"activation_scheme"});
 }
 
 TEST(config, draft_layers) {

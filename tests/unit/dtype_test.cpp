@@ -21,8 +21,8 @@ TEST(dtype, names_and_sizes) {
 TEST(fp8, known_values) {
   EXPECT_EQ(e4m3_to_float(0x00), 0.0f);
   EXPECT_TRUE(std::signbit(e4m3_to_float(0x80)));
-  EXPECT_EQ(e4m3_to_float(0x01), 0x1p-9f);   // least subnormal
-  EXPECT_EQ(e4m3_to_float(0x08), 0x1p-6f);   // least normal
+  EXPECT_EQ(e4m3_to_float(0x01), 0x1p-9f);  // least subnormal
+  EXPECT_EQ(e4m3_to_float(0x08), 0x1p-6f);  // least normal
   EXPECT_EQ(e4m3_to_float(0x38), 1.0f);
   EXPECT_EQ(e4m3_to_float(0xb9), -1.125f);
   EXPECT_EQ(e4m3_to_float(0x7e), 448.0f);
@@ -40,7 +40,7 @@ TEST(fp8, every_code_comes_back) {
 TEST(fp8, rounds_to_nearest_even_and_saturates) {
   for (int code = 0; code < 0x7e; ++code) {
     const float low = e4m3_to_float(static_cast<std::uint8_t>(code)), high = e4m3_to_float(static_cast<std::uint8_t>(code + 1));
-    const float middle = (low + high) / 2;   // exact
+    const float middle = (low + high) / 2;  // exact
     EXPECT_EQ(to_e4m3(std::nextafter(middle, low)), code);
     EXPECT_EQ(to_e4m3(std::nextafter(middle, high)), code + 1);
     EXPECT_EQ(to_e4m3(middle), code % 2 == 0 ? code : code + 1) << code;

@@ -35,7 +35,9 @@ void expect_refused(const std::string& file, const std::vector<std::string>& par
   for (const auto& part : parts) EXPECT_NE(message.find(part), std::string::npos) << "no \"" << part << "\" in: " << message;
 }
 
-std::string with(const std::string& entries, std::size_t data_bytes) { return safetensors_bytes("{" + entries + "}", std::string(data_bytes, 'x')); }
+std::string with(const std::string& entries, std::size_t data_bytes) {
+  return safetensors_bytes("{" + entries + "}", std::string(data_bytes, 'x'));
+}
 
 const std::string kA = R"("a":{"dtype":"BF16","shape":[2,3],"data_offsets":[0,12]})";
 const std::string kB = R"("b":{"dtype":"F32","shape":[],"data_offsets":[12,16]})";
@@ -59,7 +61,8 @@ TEST(safetensors, accepts_padding_metadata_empty_tensors_and_no_tensors) {
 
 TEST(safetensors, every_dtype) {
   for (const auto& [name, size] : {std::pair{"BF16", 2}, {"F16", 2}, {"F32", 4}, {"F8_E4M3", 1}, {"U8", 1}, {"I32", 4}, {"I64", 8}}) {
-    const auto header = parse(with(fmt::format(R"("t":{{"dtype":"{}","shape":[3],"data_offsets":[0,{}]}})", name, 3 * size), static_cast<std::size_t>(3 * size)));
+    const auto header = parse(
+        with(fmt::format(R"("t":{{"dtype":"{}","shape":[3],"data_offsets":[0,{}]}})", name, 3 * size), static_cast<std::size_t>(3 * size)));
     EXPECT_EQ(dtype_name(header.tensors[0].dtype), name);
   }
 }
@@ -141,8 +144,10 @@ TEST(safetensors, refuses_shapes_that_disagree_with_their_bytes) {
 TEST(safetensors, refuses_files_cut_short_or_too_long) {
   const std::string good = with(kA + "," + kB, 16);
   EXPECT_EQ(refusal(good), "");
-  expect_refused(good.substr(0, good.size() - 1), {"tensor b", "cut short", fmt::format("expected {} bytes", good.size()), fmt::format("got {}", good.size() - 1)});
-  expect_refused(good + "x", {"longer than its header says", fmt::format("expected {} bytes", good.size()), fmt::format("got {}", good.size() + 1)});
+  expect_refused(good.substr(0, good.size() - 1),
+                 {"tensor b", "cut short", fmt::format("expected {} bytes", good.size()), fmt::format("got {}", good.size() - 1)});
+  expect_refused(good + "x",
+                 {"longer than its header says", fmt::format("expected {} bytes", good.size()), fmt::format("got {}", good.size() + 1)});
   for (std::size_t length = 0; length < good.size(); ++length) EXPECT_NE(refusal(good.substr(0, length)), "") << length;
 }
 
@@ -171,7 +176,8 @@ TEST(safetensors_file, names_what_cannot_be_opened) {
 TEST(safetensors_writer, what_is_written_is_read_back) {
   const TempDir dir;
   {
-    SafetensorsWriter writer(dir / "w.safetensors", {{"q\"uote", DType::kI64, {2}}, {"x", DType::kU8, {}}, {"none", DType::kF32, {0}}}, {{"k", "v"}});
+    SafetensorsWriter writer(dir / "w.safetensors", {{"q\"uote", DType::kI64, {2}}, {"x", DType::kU8, {}}, {"none", DType::kF32, {0}}},
+                             {{"k", "v"}});
     const std::string data = "0123456789abcdefZ";
     writer.write(as_bytes(data).subspan(0, 3));
     writer.write(as_bytes(data).subspan(3));

@@ -99,7 +99,8 @@ TEST(synthetic, values_have_the_scale_that_keeps_activations_finite) {
     }
     const auto count = static_cast<double>(values.size());
     const double mean = sum / count, deviation = std::sqrt(squares / count - mean * mean);
-    const bool a_log = tensor.name.ends_with("A_log"), dt = tensor.name.ends_with("dt_bias"), plain = tensor.name.ends_with("linear_attn.norm.weight");
+    const bool a_log = tensor.name.ends_with("A_log"), dt = tensor.name.ends_with("dt_bias"),
+               plain = tensor.name.ends_with("linear_attn.norm.weight");
     if (a_log) {
       EXPECT_TRUE(low >= 0.0 && high <= 2.8) << tensor.name;
     }

@@ -55,7 +55,8 @@ void expect_exact(const fs::path& directory) {
   const auto checkpoint = Checkpoint::open(directory);
   const Config config = load_config(directory / "config.json");
   ExpectOptions options = published_layout(config);
-  options.mtp = std::any_of(checkpoint->tensors().begin(), checkpoint->tensors().end(), [](const auto& t) { return t.name.starts_with("mtp."); });
+  options.mtp =
+      std::any_of(checkpoint->tensors().begin(), checkpoint->tensors().end(), [](const auto& t) { return t.name.starts_with("mtp."); });
   std::size_t found = 0;
   for (const auto& expected : expected_tensors(config, options)) {
     const CheckpointTensor* tensor = checkpoint->find(expected.name);
@@ -92,7 +93,6 @@ TEST(load_weights, random_checkpoints) {
     EXPECT_EQ(model.layers.size(), static_cast<std::size_t>(config.num_layers)) << name;
   }
 }
-
 
 // --- Damaged and unusual checkpoints ---
 
@@ -173,8 +173,8 @@ TEST_F(EditedWeights, all_faults_are_listed_at_once) {
   tiny_.tensors.push_back(zeros("model.language_model.layers.0.linear_attn.bias", DType::kBF16, {3}));
   tiny_.tensors.push_back(zeros("stranger", DType::kF32, {1}));
   expect_refused(tiny_, {"2 missing", "lm_head.weight BF16 [4096, 256]", "layers.0.linear_attn.A_log BF16 [3]", "1 wrong",
-                         "layers.3.self_attn.q_norm.weight (model.safetensors): expected BF16, F16 or F32 [256], got BF16 [2, 128]", "2 not part of the model",
-                         "layers.0.linear_attn.bias", "stranger"});
+                         "layers.3.self_attn.q_norm.weight (model.safetensors): expected BF16, F16 or F32 [256], got BF16 [2, 128]",
+                         "2 not part of the model", "layers.0.linear_attn.bias", "stranger"});
 }
 
 TEST_F(EditedWeights, long_lists_are_cut_with_a_count) {
@@ -186,7 +186,8 @@ TEST_F(EditedWeights, renamed_and_transposed) {
   tiny_.rename("model.language_model.layers.2.linear_attn.out_proj.weight", "model.language_model.layers.2.linear_attn.o_proj.weight");
   std::swap(tiny_.at("model.language_model.layers.0.linear_attn.in_proj_z.weight").shape[0],
             tiny_.at("model.language_model.layers.0.linear_attn.in_proj_z.weight").shape[1]);
-  expect_refused(tiny_, {"out_proj.weight BF16 [256, 384]", "layers.2.linear_attn.o_proj.weight", "in_proj_z.weight", "[384, 256]", "[256, 384]"});
+  expect_refused(tiny_,
+                 {"out_proj.weight BF16 [256, 384]", "layers.2.linear_attn.o_proj.weight", "in_proj_z.weight", "[384, 256]", "[256, 384]"});
 }
 
 TEST_F(EditedWeights, both_prefixes_mean_the_same) {
@@ -247,7 +248,8 @@ class Fp8Weights : public EditedWeights {
       const bool expert = tensor.name.find("mlp.experts.") != std::string::npos, table = tensor.name.starts_with(small_table_);
       if (!expert && !table) continue;
       tensor = zeros(tensor.name, DType::kF8E4M3, tensor.shape);
-      if (expert) scales.push_back(zeros(tensor.name + "_scale_inv", DType::kBF16, {(tensor.shape[0] + 15) / 16, (tensor.shape[1] + 31) / 32}));
+      if (expert)
+        scales.push_back(zeros(tensor.name + "_scale_inv", DType::kBF16, {(tensor.shape[0] + 15) / 16, (tensor.shape[1] + 31) / 32}));
     }
     small_.tensors.insert(small_.tensors.end(), scales.begin(), scales.end());
     small_.tensors.push_back(zeros(small_table_ + ".weight_scale", DType::kBF16, {1}));
@@ -280,7 +282,8 @@ TEST_F(Fp8Weights, missing_and_misshapen_scales) {
   small_.erase("model.layers.0.mlp.experts.0.gate_proj.weight_scale_inv");
   small_.erase(small_table_ + ".weight_scale");
   small_.at("model.layers.0.mlp.experts.1.gate_proj.weight_scale_inv").shape = {4, 1};
-  expect_refused(small_, {"2 missing", "experts.0.gate_proj.weight_scale_inv BF16 [2, 2]", ".weight_scale BF16 [1]", "1 wrong", "experts.1.gate_proj.weight_scale_inv"});
+  expect_refused(small_, {"2 missing", "experts.0.gate_proj.weight_scale_inv BF16 [2, 2]", ".weight_scale BF16 [1]", "1 wrong",
+                          "experts.1.gate_proj.weight_scale_inv"});
 }
 
 TEST_F(Fp8Weights, a_scale_without_use_is_refused) {
@@ -314,7 +317,8 @@ TEST_F(EditedWeights, nvfp4_is_refused_by_name) {
   small_.at(stem + "weight") = zeros(stem + "weight", DType::kU8, {32, 32});
   small_.tensors.push_back(zeros(stem + "weight_scale_2", DType::kF32, {}));
   small_.tensors.push_back(zeros(stem + "input_scale", DType::kF32, {}));
-  expect_refused(small_, {stem + "weight", "U8 [32, 32]", "NVFP4", stem + "weight_scale_2", stem + "input_scale", "use the BF16 or the official FP8 release"});
+  expect_refused(small_, {stem + "weight", "U8 [32, 32]", "NVFP4", stem + "weight_scale_2", stem + "input_scale",
+                          "use the BF16 or the official FP8 release"});
 }
 
 TEST_F(EditedWeights, float16_and_float32_are_accepted) {
@@ -407,7 +411,8 @@ TEST_F(EditedWeights, a_second_table_has_constants_of_its_own) {
   const NgramHash hash = make_ngram_hash(config, 0);
   EXPECT_EQ(config.ple_layers, (std::vector<int>{0, 1}));
   // The table of layer 1 is now the second one: its stored constants no longer fit, and layer 0 has none.
-  expect_refused(small_, {"model.layers.0.ple.key_proj.weight", "model.layers.0.ple.ple_embedding.ngram_embedding", "layers.1.ple.ple_embedding.layer_multipliers"});
+  expect_refused(small_, {"model.layers.0.ple.key_proj.weight", "model.layers.0.ple.ple_embedding.ngram_embedding",
+                          "layers.1.ple.ple_embedding.layer_multipliers"});
 }
 
 // --- Tied embeddings ---
