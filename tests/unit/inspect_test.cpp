@@ -24,7 +24,7 @@ struct Outcome {
 Outcome run_inspect(std::vector<std::string> arguments) {
   CLI::App app;
   Outcome outcome;
-  cli::add_inspect(app, outcome.exit_code);
+  cli::add_inspect(*app.add_subcommand("inspect"), outcome.exit_code);
   arguments.insert(arguments.begin(), "inspect");
   std::reverse(arguments.begin(), arguments.end());
   testing::internal::CaptureStdout();

@@ -26,7 +26,7 @@ const fs::path kTinyConfig = fs::path(TETRAD_MODELS) / "tetrad-tiny/config.json"
 int run_synth(std::vector<std::string> arguments) {
   CLI::App app;
   int exit_code = -1;
-  cli::add_synth(app, exit_code);
+  cli::add_synth(*app.add_subcommand("synth"), exit_code);
   arguments.insert(arguments.begin(), "synth");
   std::reverse(arguments.begin(), arguments.end());
   testing::internal::CaptureStderr();
