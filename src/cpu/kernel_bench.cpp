@@ -57,15 +57,19 @@ Linear make_linear(int rows, int columns, bool fp8) {
     const std::int64_t scale_rows = (rows + kBlock - 1) / kBlock, scale_columns = (columns + kBlock - 1) / kBlock;
     linear.scales = AlignedBuffer<float>(static_cast<std::size_t>(scale_rows * scale_columns));
     std::fill_n(linear.scales.data(), linear.scales.size(), 0.01f);
-    linear.view.scale_inv = WeightView{.data = reinterpret_cast<const std::byte*>(linear.scales.data()), .dtype = DType::kF32,
-                                       .shape = {scale_rows, scale_columns}, .name = "scale"};
+    linear.view.scale_inv = WeightView{.data = reinterpret_cast<const std::byte*>(linear.scales.data()),
+                                       .dtype = DType::kF32,
+                                       .shape = {scale_rows, scale_columns},
+                                       .name = "scale"};
     linear.view.block_rows = linear.view.block_columns = kBlock;
   } else {
     auto* out = reinterpret_cast<bf16*>(linear.bytes.data());
     for (std::size_t i = 0; i < num_elements; ++i) out[i] = to_bf16(noise.value());
   }
-  linear.view.weight = {.data = reinterpret_cast<const std::byte*>(linear.bytes.data()), .dtype = fp8 ? DType::kF8E4M3 : DType::kBF16,
-                        .shape = {rows, columns}, .name = "weight"};
+  linear.view.weight = {.data = reinterpret_cast<const std::byte*>(linear.bytes.data()),
+                        .dtype = fp8 ? DType::kF8E4M3 : DType::kBF16,
+                        .shape = {rows, columns},
+                        .name = "weight"};
   return linear;
 }
 
@@ -96,7 +100,8 @@ KernelFigure bench_jobs(int num_jobs, int rows_each, int K, int N, ThreadPool& p
   for (std::size_t i = 0; i < x.size(); ++i) x[i] = noise.value();
   std::vector<MatmulJob> jobs;
   for (int i = 0; i < num_jobs; ++i)
-    jobs.push_back({.w = &weights[i], .T = rows_each, .x = x.data(), .ldx = K, .y = y.data() + static_cast<std::size_t>(i) * rows_each * N, .ldy = N});
+    jobs.push_back(
+        {.w = &weights[i], .T = rows_each, .x = x.data(), .ldx = K, .y = y.data() + static_cast<std::size_t>(i) * rows_each * N, .ldy = N});
   return {.name = fmt::format("matmul_jobs bf16 {} experts T={} K={} N={}", num_jobs, rows_each, K, N),
           .microseconds = best_microseconds([&] { matmul_jobs(jobs, pool); }),
           .bytes = num_jobs * (static_cast<double>(weights.front().bytes()) + 4.0 * rows_each * (K + N)),
@@ -110,7 +115,8 @@ std::vector<KernelFigure> bench_kernels(ThreadPool& pool) {
   figures.push_back({.name = "parallel_for, empty",
                      .microseconds = best_microseconds([&] {
                                        for (int i = 0; i < 1000; ++i) pool.parallel_for(pool.num_threads(), 1, [](int, int) {});
-                                     }) / 1000});
+                                     }) /
+                                     1000});
   figures.push_back(bench_matmul(1, 2048, 2048, false, 128, pool));  // 1 GiB
   figures.push_back(bench_matmul(1, 2048, 2048, true, 128, pool));
   figures.push_back(bench_matmul(2, 2048, 2048, false, 32, pool));

@@ -267,7 +267,8 @@ TETRAD_DISPATCH(void, add_product, add_product_bf16, (const float* a, const bf16
 TETRAD_DISPATCH(void, add_scaled, add_scaled, (float f, const bf16* x, float* y, int n), (f, x, y, n))
 TETRAD_DISPATCH(void, add_rounded_product, add_rounded_product, (float f, const float* x, float* y, int n), (f, x, y, n))
 TETRAD_DISPATCH(void, inject_round_bf16, inject_round_bf16, (float f, const float* x, float* y, int n), (f, x, y, n))
-TETRAD_DISPATCH(void, gated_mean_bf16, gated_mean_bf16, (const float* gate, const float* x, int rows, float* out, int n), (gate, x, rows, out, n))
+TETRAD_DISPATCH(void, gated_mean_bf16, gated_mean_bf16, (const float* gate, const float* x, int rows, float* out, int n),
+                (gate, x, rows, out, n))
 TETRAD_DISPATCH(float, sum, sum, (const float* x, int n), (x, n))
 TETRAD_DISPATCH(float, sum_of_squares, sum_of_squares, (const float* x, int n), (x, n))
 TETRAD_DISPATCH(float, dot, dot_f32, (const float* x, const float* y, int n), (x, y, n))

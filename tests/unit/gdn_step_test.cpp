@@ -15,14 +15,15 @@
 namespace tetrad::cpu {
 namespace {
 
-bool same(float a, float b) { return std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b) || (std::isnan(a) && std::isnan(b)); }
+bool same(float a, float b) {
+  return std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b) || (std::isnan(a) && std::isnan(b));
+}
 
 struct Case {
   int T, K, V, ld_qkv, ld_gates, ld_o;
   std::vector<float> q, k, v, decay, beta, S, o;
 
-  Case(int T_, int K_, int V_, std::uint32_t seed)
-      : T(T_), K(K_), V(V_), ld_qkv(std::max(K, V) + 3), ld_gates(2), ld_o(V + 1) {
+  Case(int T_, int K_, int V_, std::uint32_t seed) : T(T_), K(K_), V(V_), ld_qkv(std::max(K, V) + 3), ld_gates(2), ld_o(V + 1) {
     std::mt19937 random(seed);
     std::normal_distribution<float> normal;
     const auto fill = [&](std::vector<float>& x, int n, float scale, float shift) {
@@ -40,9 +41,21 @@ struct Case {
   }
 
   GdnStepArgs args(int first_token, int num_tokens, int first_column, int num_columns) {
-    return {.T = num_tokens, .K = K, .V = V, .first_column = first_column, .num_columns = num_columns, .q = &q[first_token * ld_qkv],
-            .k = &k[first_token * ld_qkv], .v = &v[first_token * ld_qkv], .ld_qkv = ld_qkv, .decay = &decay[first_token * ld_gates],
-            .beta = &beta[first_token * ld_gates], .ld_gates = ld_gates, .S = S.data(), .o = &o[first_token * ld_o], .ld_o = ld_o};
+    return {.T = num_tokens,
+            .K = K,
+            .V = V,
+            .first_column = first_column,
+            .num_columns = num_columns,
+            .q = &q[first_token * ld_qkv],
+            .k = &k[first_token * ld_qkv],
+            .v = &v[first_token * ld_qkv],
+            .ld_qkv = ld_qkv,
+            .decay = &decay[first_token * ld_gates],
+            .beta = &beta[first_token * ld_gates],
+            .ld_gates = ld_gates,
+            .S = S.data(),
+            .o = &o[first_token * ld_o],
+            .ld_o = ld_o};
   }
 };
 

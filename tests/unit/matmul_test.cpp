@@ -50,7 +50,8 @@ Weight bf16_weight(int rows, int columns, std::uint32_t seed) {
 
 float e4m3(std::uint8_t code) {
   const int exponent = (code >> 3) & 15, mantissa = code & 7;
-  const float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9) : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+  const float magnitude =
+      exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9) : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
   return (code & 0x80) != 0 ? -magnitude : magnitude;
 }
 
@@ -75,8 +76,10 @@ Weight fp8_weight(int rows, int columns, int block_rows, int block_columns, std:
       w.values.push_back(e4m3(code) * scales[(r / block_rows) * scale_columns + c / block_columns]);
     }
   finish(w, DType::kF8E4M3, rows, columns);
-  w.view.scale_inv = WeightView{.data = w.scale_bytes.data(), .dtype = bf16_scales ? DType::kBF16 : DType::kF32,
-                                .shape = {scale_rows, scale_columns}, .name = "layer.weight_scale_inv"};
+  w.view.scale_inv = WeightView{.data = w.scale_bytes.data(),
+                                .dtype = bf16_scales ? DType::kBF16 : DType::kF32,
+                                .shape = {scale_rows, scale_columns},
+                                .name = "layer.weight_scale_inv"};
   w.view.block_rows = block_rows;
   w.view.block_columns = block_columns;
   return w;
@@ -153,7 +156,8 @@ TEST(matmul, a_row_does_not_depend_on_rows_beside_it_or_on_threads) {
     const PackedLinear packed = PackedLinear::pack(w.view);
     ThreadPool single(1);
     std::vector<float> expected(static_cast<std::size_t>(T) * rows);
-    for (int t = 0; t < T; ++t) matmul(packed, {.T = 1, .x = &x[t * columns], .ldx = columns, .y = &expected[t * rows], .ldy = rows}, single);
+    for (int t = 0; t < T; ++t)
+      matmul(packed, {.T = 1, .x = &x[t * columns], .ldx = columns, .y = &expected[t * rows], .ldy = rows}, single);
     for (const int threads : {1, 2, 3, 5}) {
       ThreadPool pool(threads);
       for (const int step : {2, 3, 5, 6, 7, 64, 130}) {
@@ -231,7 +235,8 @@ TEST(matmul, rounds_other_dtypes_to_bf16) {
       if (dtype == DType::kF16) {
         const auto bits = static_cast<std::uint16_t>(i * 61);
         const int exponent = (bits >> 10) & 31, mantissa = bits & 1023;
-        float value = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -24) : std::ldexp(static_cast<float>(1024 + mantissa), exponent - 25);
+        float value =
+            exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -24) : std::ldexp(static_cast<float>(1024 + mantissa), exponent - 25);
         if (exponent == 31) value = mantissa == 0 ? std::numeric_limits<float>::infinity() : std::numeric_limits<float>::quiet_NaN();
         append(w.bytes, bits);
         expected.push_back((bits & 0x8000) != 0 ? -value : value);
@@ -318,12 +323,18 @@ TEST(matmul, jobs_equal_separate_products) {
       alone.push_back(together.back());
     }
     for (std::size_t i = 0; i < weights.size(); ++i)
-      jobs.push_back({.w = &weights[i], .T = counts[i], .x = &x[i * columns], .ldx = columns, .y = together[i].data(),
-                      .ldy = weights[i].rows(), .round = i % 2 == 0});
+      jobs.push_back({.w = &weights[i],
+                      .T = counts[i],
+                      .x = &x[i * columns],
+                      .ldx = columns,
+                      .y = together[i].data(),
+                      .ldy = weights[i].rows(),
+                      .round = i % 2 == 0});
     matmul_jobs(jobs, pool);
     for (std::size_t i = 0; i < weights.size(); ++i) {
-      matmul(weights[i], {.T = counts[i], .x = &x[i * columns], .ldx = columns, .y = alone[i].data(), .ldy = weights[i].rows(),
-                          .round = i % 2 == 0}, pool);
+      matmul(weights[i],
+             {.T = counts[i], .x = &x[i * columns], .ldx = columns, .y = alone[i].data(), .ldy = weights[i].rows(), .round = i % 2 == 0},
+             pool);
       EXPECT_EQ(together[i], alone[i]) << "job " << i;
     }
   }
@@ -370,15 +381,17 @@ TEST(matmul, refuses_weights_it_cannot_read) {
   expect(load_error(coded, [](Weight& w) { w.view.scale_inv->shape = {2, 2}; }), {"layer.weight_scale_inv", "[2, 3]", "128 x 128"});
   expect(load_error(coded, [](Weight& w) { w.view.scale_inv->dtype = DType::kU8; }), {"layer.weight_scale_inv", "U8"});
   expect(load_error(coded, [](Weight& w) { w.view.block_columns = 0; }), {"layer.weight", "128 x 0"});
-  expect(load_error(coded, [](Weight& w) {
-           w.bytes[5 * 300 + 77] = std::byte{0xff};
-           w.view.weight.data = w.bytes.data();
-         }),
+  expect(load_error(coded,
+                    [](Weight& w) {
+                      w.bytes[5 * 300 + 77] = std::byte{0xff};
+                      w.view.weight.data = w.bytes.data();
+                    }),
          {"layer.weight", "[5, 77]", "NaN", "0xff"});
-  expect(load_error(coded, [](Weight& w) {
-           w.bytes[199 * 300 + 299] = std::byte{0x7f};
-           w.view.weight.data = w.bytes.data();
-         }),
+  expect(load_error(coded,
+                    [](Weight& w) {
+                      w.bytes[199 * 300 + 299] = std::byte{0x7f};
+                      w.view.weight.data = w.bytes.data();
+                    }),
          {"[199, 299]", "0x7f"});
   const Weight wider = bf16_weight(4, 8, 1), also_coded = fp8_weight(4, 6, 2, 2, 1);
   const std::vector<LinearView> unequal{plain.view, wider.view}, mixed{plain.view, also_coded.view};

@@ -24,12 +24,15 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kTiny = std::numeric_limits<float>::denorm_min();
 constexpr int kMaxSize = 70;
 
-bool same(float a, float b) { return std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b) || (std::isnan(a) && std::isnan(b)); }
+bool same(float a, float b) {
+  return std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b) || (std::isnan(a) && std::isnan(b));
+}
 
 const std::vector<float>& special_values() {
-  static const std::vector<float> values{0.0f, -0.0f, 1.0f, -1.0f, kInfinity, -kInfinity, kNan, -kNan, kTiny, -kTiny, 1e-40f, 1.17549435e-38f,
-                                         3.4e38f, -3.4e38f, 88.72f, 88.73f, -87.33f, -87.4f, -103.9f, -103.98f, -104.5f, 1e10f, -1e10f, 20.0f,
-                                         20.0001f, 0.5f, 0.3465736f, -0.3465736f, 1.00390625f, 1.01171875f};
+  static const std::vector<float> values{0.0f,     -0.0f,  1.0f,       -1.0f,           kInfinity,   -kInfinity, kNan,   -kNan,
+                                         kTiny,    -kTiny, 1e-40f,     1.17549435e-38f, 3.4e38f,     -3.4e38f,   88.72f, 88.73f,
+                                         -87.33f,  -87.4f, -103.9f,    -103.98f,        -104.5f,     1e10f,      -1e10f, 20.0f,
+                                         20.0001f, 0.5f,   0.3465736f, -0.3465736f,     1.00390625f, 1.01171875f};
   return values;
 }
 
@@ -206,28 +209,46 @@ TEST(vector_math, elementwise_functions_equal_their_formulas) {
   test::for_each_simd_target([](const char* name, bool) {
     SCOPED_TRACE(name);
     const auto bf = [](float x) { return round_bf16(x); };
-    check_elementwise("scale_round_bf16", [](auto a, auto b, auto y, int n) { scale_round_bf16(a, 0.37f, b, y, n); },
-                      [&](float a, float b, float) { return bf((a * 0.37f) * b); });
-    check_elementwise("mul_round_bf16", [](auto a, auto b, auto y, int n) { mul_round_bf16(a, b, y, n); },
-                      [&](float a, float b, float) { return bf(a * b); });
-    check_elementwise("add_round_bf16", [](auto a, auto b, auto y, int n) { add_round_bf16(a, b, y, n); },
-                      [&](float a, float b, float) { return bf(a + b); });
-    check_elementwise("scale", [](auto a, auto, auto y, int n) { scale(-1.7f, a, y, n); }, [&](float a, float, float) { return -1.7f * a; });
-    check_elementwise("add_product", [](auto a, auto b, auto y, int n) { add_product(a, b, y, n); },
-                      [&](float a, float b, float y) { const float p = a * b; return y + p; });
-    check_elementwise("add_rounded_product", [](auto a, auto, auto y, int n) { add_rounded_product(0.77f, a, y, n); },
-                      [&](float a, float, float y) { return y + bf(0.77f * a); });
-    check_elementwise("inject_round_bf16", [](auto a, auto, auto y, int n) { inject_round_bf16(0.77f, a, y, n); },
-                      [&](float a, float, float y) { return bf(y + bf(0.77f * a)); });
+    check_elementwise(
+        "scale_round_bf16", [](auto a, auto b, auto y, int n) { scale_round_bf16(a, 0.37f, b, y, n); },
+        [&](float a, float b, float) { return bf((a * 0.37f) * b); });
+    check_elementwise(
+        "mul_round_bf16", [](auto a, auto b, auto y, int n) { mul_round_bf16(a, b, y, n); },
+        [&](float a, float b, float) { return bf(a * b); });
+    check_elementwise(
+        "add_round_bf16", [](auto a, auto b, auto y, int n) { add_round_bf16(a, b, y, n); },
+        [&](float a, float b, float) { return bf(a + b); });
+    check_elementwise(
+        "scale", [](auto a, auto, auto y, int n) { scale(-1.7f, a, y, n); }, [&](float a, float, float) { return -1.7f * a; });
+    check_elementwise(
+        "add_product", [](auto a, auto b, auto y, int n) { add_product(a, b, y, n); },
+        [&](float a, float b, float y) {
+          const float p = a * b;
+          return y + p;
+        });
+    check_elementwise(
+        "add_rounded_product", [](auto a, auto, auto y, int n) { add_rounded_product(0.77f, a, y, n); },
+        [&](float a, float, float y) { return y + bf(0.77f * a); });
+    check_elementwise(
+        "inject_round_bf16", [](auto a, auto, auto y, int n) { inject_round_bf16(0.77f, a, y, n); },
+        [&](float a, float, float y) { return bf(y + bf(0.77f * a)); });
     const auto coded = [](auto b, int n) {
       std::vector<bf16> codes;
       for (int i = 0; i < n; ++i) codes.push_back(to_bf16(b[i]));
       return codes;
     };
-    check_elementwise("add_product bf16", [&](auto a, auto b, auto y, int n) { add_product(a, coded(b, n).data(), y, n); },
-                      [&](float a, float b, float y) { const float p = a * bf(b); return y + p; });
-    check_elementwise("add_scaled", [&](auto, auto b, auto y, int n) { add_scaled(0.31f, coded(b, n).data(), y, n); },
-                      [&](float, float b, float y) { const float p = 0.31f * bf(b); return y + p; });
+    check_elementwise(
+        "add_product bf16", [&](auto a, auto b, auto y, int n) { add_product(a, coded(b, n).data(), y, n); },
+        [&](float a, float b, float y) {
+          const float p = a * bf(b);
+          return y + p;
+        });
+    check_elementwise(
+        "add_scaled", [&](auto, auto b, auto y, int n) { add_scaled(0.31f, coded(b, n).data(), y, n); },
+        [&](float, float b, float y) {
+          const float p = 0.31f * bf(b);
+          return y + p;
+        });
   });
 }
 
