@@ -45,8 +45,8 @@ template <class E, class... Args>
 }  // namespace tetrad
 
 // Checks an invariant in every build; the message carries the values that disagreed.
-#define TETRAD_CHECK(condition, ...)                                                                             \
-  do {                                                                                                           \
-    if (!(condition)) [[unlikely]]                                                                               \
+#define TETRAD_CHECK(condition, ...)                                                                                      \
+  do {                                                                                                                    \
+    if (!(condition)) [[unlikely]]                                                                                        \
       ::tetrad::fail<::tetrad::InternalError>("{}:{}: {}: {}", __FILE__, __LINE__, #condition, fmt::format(__VA_ARGS__)); \
   } while (false)

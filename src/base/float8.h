@@ -1,5 +1,6 @@
 #pragma once
-// e4m3fn as checkpoints store it: 4 exponent bits (bias 7), 3 mantissa bits, no infinities, 0x7f and 0xff are NaN. Every value is exact in bf16.
+// e4m3fn as checkpoints store it: 4 exponent bits (bias 7), 3 mantissa bits, no infinities, 0x7f and 0xff are NaN. Every value is exact in
+// bf16.
 #include <bit>
 #include <cstdint>
 #include <limits>

@@ -66,13 +66,13 @@ struct ThreadPool::Impl {
     const void* context = nullptr;
     int count = 0;
   } work;
-  std::exception_ptr error;                        // of the chunk that set `failed` first
+  std::exception_ptr error;  // of the chunk that set `failed` first
 
   alignas(64) std::atomic<std::uint64_t> ticket{0};
-  alignas(64) std::atomic<int> unfinished{0};      // chunks of this call that are not done
+  alignas(64) std::atomic<int> unfinished{0};  // chunks of this call that are not done
   std::atomic<bool> failed{false};
-  alignas(64) std::atomic<int> sleepers{0};        // workers that sleep or are about to
-  std::atomic<std::uint32_t> wakeups{0};           // what sleepers wait on
+  alignas(64) std::atomic<int> sleepers{0};  // workers that sleep or are about to
+  std::atomic<std::uint32_t> wakeups{0};     // what sleepers wait on
   std::atomic<bool> stop{false};
   std::atomic<bool> running{false};
   std::vector<std::thread> threads;

@@ -20,7 +20,8 @@ class ThreadPool {
   // while the workers are warm: they spin for some tens of microseconds after a call before they sleep.
   template <class Body>
   void parallel_for(int count, int min_chunk, const Body& body) {
-    run(count, min_chunk, [](const void* context, int begin, int end) { (*static_cast<const Body*>(context))(begin, end); }, &body);
+    run(
+        count, min_chunk, [](const void* context, int begin, int end) { (*static_cast<const Body*>(context))(begin, end); }, &body);
   }
 
  private:

@@ -23,8 +23,8 @@ using Clock = std::chrono::steady_clock;
 
 struct BenchOptions {
   ModelOptions model;
-  int prompt = 512;        // tokens before the measured part, or of the measured prefill
-  int tokens = 64;         // decoded per repetition
+  int prompt = 512;  // tokens before the measured part, or of the measured prefill
+  int tokens = 64;   // decoded per repetition
   int repeat = 5;
   bool json = false;
 };
@@ -79,7 +79,10 @@ void print_result(const BenchOptions& options, const nlohmann::ordered_json& res
     return;
   }
   for (const auto& [key, value] : result.items())
-    fmt::print("{:<26} {}\n", key, value.is_number_float() ? fmt::format("{:.4g}", value.get<double>()) : value.is_string() ? value.get<std::string>() : value.dump());
+    fmt::print("{:<26} {}\n", key,
+               value.is_number_float() ? fmt::format("{:.4g}", value.get<double>())
+               : value.is_string()     ? value.get<std::string>()
+                                       : value.dump());
 }
 
 void bench_decode(const BenchOptions& options) {
@@ -90,7 +93,7 @@ void bench_decode(const BenchOptions& options) {
   const auto ids = spread_ids(options.prompt + options.tokens * (options.repeat + 1), m.config.vocab_size);
   if (options.prompt > 0) m.stepper->prefill(state, std::span(ids).first(static_cast<std::size_t>(options.prompt)));
   std::vector<double> seconds;
-  for (int r = -1; r < options.repeat; ++r) {   // the first repetition warms up
+  for (int r = -1; r < options.repeat; ++r) {  // the first repetition warms up
     const double s = seconds_of([&] {
       for (int i = 0; i < options.tokens; ++i) {
         const StepRequest request{&state, {&ids[static_cast<std::size_t>(state.length())], 1}, LogitsWanted::kLast};
@@ -109,7 +112,8 @@ void bench_decode(const BenchOptions& options) {
                          {"instruction_set", cpu::instruction_set()},
                          {"context", state.length()},
                          {"tokens_per_s", 1.0 / s.median},
-                         {"tokens_per_s_range", fmt::format("{:.4g} to {:.4g} over {} runs of {}", 1.0 / s.slowest, 1.0 / s.fastest, options.repeat, options.tokens)},
+                         {"tokens_per_s_range", fmt::format("{:.4g} to {:.4g} over {} runs of {}", 1.0 / s.slowest, 1.0 / s.fastest,
+                                                            options.repeat, options.tokens)},
                          {"weight_mb_per_token", work.weight_bytes * 1e-6},
                          {"state_mb_per_token", work.state_bytes * 1e-6},
                          {"gb_per_s", rate},
@@ -137,7 +141,8 @@ void bench_prefill(const BenchOptions& options) {
                          {"instruction_set", cpu::instruction_set()},
                          {"prompt_tokens", options.prompt},
                          {"tokens_per_s", options.prompt / s.median},
-                         {"tokens_per_s_range", fmt::format("{:.5g} to {:.5g} over {} runs", options.prompt / s.slowest, options.prompt / s.fastest, options.repeat)},
+                         {"tokens_per_s_range", fmt::format("{:.5g} to {:.5g} over {} runs", options.prompt / s.slowest,
+                                                            options.prompt / s.fastest, options.repeat)},
                          {"gflop_per_s", rate},
                          {"f32_roof_gflop_per_s", roof},
                          {"share_of_roof", rate / roof}});
@@ -146,29 +151,38 @@ void bench_prefill(const BenchOptions& options) {
 void bench_kernels(const BenchOptions& options) {
   ThreadPool pool(options.model.threads);
   const cpu::Roofline roof = cpu::measure_roofline(pool);
-  nlohmann::ordered_json result{{"benchmark", "kernels"}, {"threads", roof.num_threads}, {"instruction_set", roof.instruction_set},
-                                {"read_roof_gb_per_s", roof.read_gb_per_s}, {"f32_roof_gflop_per_s", roof.f32_gflop_per_s}};
+  nlohmann::ordered_json result{{"benchmark", "kernels"},
+                                {"threads", roof.num_threads},
+                                {"instruction_set", roof.instruction_set},
+                                {"read_roof_gb_per_s", roof.read_gb_per_s},
+                                {"f32_roof_gflop_per_s", roof.f32_gflop_per_s}};
   if (!options.json) print_result(options, result);
   result["kernels"] = nlohmann::ordered_json::array();
   for (const cpu::KernelFigure& k : cpu::bench_kernels(pool)) {
     const double memory_share = k.gb_per_s() / roof.read_gb_per_s, compute_share = k.gflop_per_s() / roof.f32_gflop_per_s;
-    result["kernels"].push_back({{"name", k.name}, {"microseconds", k.microseconds}, {"gb_per_s", k.gb_per_s()}, {"gflop_per_s", k.gflop_per_s()},
-                                 {"share_of_read_roof", memory_share}, {"share_of_f32_roof", compute_share}});
+    result["kernels"].push_back({{"name", k.name},
+                                 {"microseconds", k.microseconds},
+                                 {"gb_per_s", k.gb_per_s()},
+                                 {"gflop_per_s", k.gflop_per_s()},
+                                 {"share_of_read_roof", memory_share},
+                                 {"share_of_f32_roof", compute_share}});
     if (!options.json)
-      fmt::print("{:<40} {:>10.1f} us {:>8.2f} GB/s ({:>4.0f}%) {:>8.1f} GFLOP/s ({:>4.0f}%)\n", k.name, k.microseconds, k.gb_per_s(), 100 * memory_share,
-                 k.gflop_per_s(), 100 * compute_share);
+      fmt::print("{:<40} {:>10.1f} us {:>8.2f} GB/s ({:>4.0f}%) {:>8.1f} GFLOP/s ({:>4.0f}%)\n", k.name, k.microseconds, k.gb_per_s(),
+                 100 * memory_share, k.gflop_per_s(), 100 * compute_share);
   }
   if (options.json) print_result(options, result);
 }
 
-void add_benchmark(CLI::App& app, const char* name, const char* description, const std::shared_ptr<BenchOptions>& options, void (*run)(const BenchOptions&),
-                   bool needs_model) {
+void add_benchmark(CLI::App& app, const char* name, const char* description, const std::shared_ptr<BenchOptions>& options,
+                   void (*run)(const BenchOptions&), bool needs_model) {
   CLI::App* command = app.add_subcommand(name, description);
   if (needs_model) {
     add_model_options(*command, options->model);
     command->add_option("--prompt", options->prompt, "Prompt tokens")->capture_default_str()->check(CLI::Range(1, 1 << 20));
     command->add_option("--tokens", options->tokens, "Tokens decoded per run")->capture_default_str()->check(CLI::Range(1, 1 << 20));
-    command->add_option("--repeat", options->repeat, "Runs; the median is quoted, with the range")->capture_default_str()->check(CLI::Range(1, 1000));
+    command->add_option("--repeat", options->repeat, "Runs; the median is quoted, with the range")
+        ->capture_default_str()
+        ->check(CLI::Range(1, 1000));
   } else {
     command->add_option("--threads", options->model.threads, "Worker threads; 0: all")->check(CLI::NonNegativeNumber);
   }

@@ -96,9 +96,12 @@ class Chat {
     const std::size_t space = line.find(' ');
     const std::string command = line.substr(0, space);
     if (command == "/exit" || command == "/quit") return false;
-    if (command == "/help") fmt::print(stderr, "{}", kHelp);
-    else if (command == "/reset") session_->reset();
-    else if (command == "/system") session_->set_system(space == std::string::npos ? "" : line.substr(space + 1));
+    if (command == "/help")
+      fmt::print(stderr, "{}", kHelp);
+    else if (command == "/reset")
+      session_->reset();
+    else if (command == "/system")
+      session_->set_system(space == std::string::npos ? "" : line.substr(space + 1));
     else {
       const std::string nearest = nearest_name(command, {"/reset", "/system", "/help", "/exit"});
       fmt::print(stderr, "unknown command {}{}\n", command, nearest.empty() ? ", /help lists them" : ": did you mean " + nearest + "?");
@@ -138,7 +141,8 @@ void chat(const ChatOptions& options) {
   GenerationRequest request = make_request(options.sampling, files.generation, files.config.vocab_size);
   request.max_length = choose_max_length(options.model, files.config, 0);
   const ChatTemplate chat_template = ChatTemplate::load(options.model.directory);
-  const std::unique_ptr<Backend> backend = load_backend(options.model, files.config, {.max_length = request.max_length, .num_slots = kChatSlots});
+  const std::unique_ptr<Backend> backend =
+      load_backend(options.model, files.config, {.max_length = request.max_length, .num_slots = kChatSlots});
   StatePool pool(*backend);
   ChatSession session(pool, files.tokenizer, chat_template, request, options.chat_template);
   session.set_system(options.system);

@@ -87,7 +87,8 @@ GenerationResult ChatSession::answer(const Generator::OnToken& on_token, const G
   return result;
 }
 
-GenerationResult ChatSession::ask(const std::string& question, const Generator::OnToken& on_token, const Generator::IsCancelled& is_cancelled) {
+GenerationResult ChatSession::ask(const std::string& question, const Generator::OnToken& on_token,
+                                  const Generator::IsCancelled& is_cancelled) {
   const nlohmann::ordered_json before = messages_;
   messages_.push_back({{"role", "user"}, {"content", question}});
   try {

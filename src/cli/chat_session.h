@@ -20,10 +20,11 @@ SplitAnswer split_answer(const std::string& text, bool starts_thinking);
 
 class ChatSession {
  public:
-  ChatSession(StatePool& pool, const Tokenizer& tokenizer, const ChatTemplate& chat_template, GenerationRequest request, TemplateOptions options);
+  ChatSession(StatePool& pool, const Tokenizer& tokenizer, const ChatTemplate& chat_template, GenerationRequest request,
+              TemplateOptions options);
 
-  void set_system(const std::string& text);    // starts over
-  void reset();                                // keeps the system message
+  void set_system(const std::string& text);  // starts over
+  void reset();                              // keeps the system message
   // Whether the answer to come begins inside a thinking block; valid within ask()'s callbacks.
   bool starts_thinking() const { return starts_thinking_; }
 

@@ -77,8 +77,12 @@ void add_logits(CLI::App& app, int&) {
   add_model_options(app, options->model);
   app.add_option("--ids", options->ids, "Token ids: 1,2,3 or a file; - reads standard input")->type_name("LIST_OR_FILE")->required();
   app.add_option("--decode-ids", options->decode_ids, "Ids that follow, fed one a step")->type_name("LIST_OR_FILE");
-  app.add_option("--chunk", options->chunk, "Rows of a step at most; 0: as many as it takes")->type_name("N")->check(CLI::NonNegativeNumber);
-  app.add_option("-o,--out", options->out, "Where logits [T,V] and decode_logits [k,V], float32, are written")->type_name("FILE")->required();
+  app.add_option("--chunk", options->chunk, "Rows of a step at most; 0: as many as it takes")
+      ->type_name("N")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("-o,--out", options->out, "Where logits [T,V] and decode_logits [k,V], float32, are written")
+      ->type_name("FILE")
+      ->required();
   app.callback([options] { write_logits(*options); });
 }
 

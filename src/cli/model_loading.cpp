@@ -30,7 +30,8 @@ ModelFiles load_model_files(const ModelOptions& options) {
   const std::filesystem::path directory = options.directory;
   std::error_code code;
   if (!std::filesystem::is_directory(directory, code))
-    fail<LoadError>("{}: no such directory; -m takes a checkpoint directory with config.json, tokenizer.json and *.safetensors", options.directory);
+    fail<LoadError>("{}: no such directory; -m takes a checkpoint directory with config.json, tokenizer.json and *.safetensors",
+                    options.directory);
   Config config = load_config(directory / "config.json");
   GenerationConfig generation = load_generation_config(directory, config.vocab_size);
   return {std::move(config), std::move(generation), Tokenizer::load(directory / "tokenizer.json")};
@@ -46,8 +47,8 @@ int choose_max_length(const ModelOptions& options, const Config& config, int tok
 
 std::unique_ptr<Backend> load_backend(const ModelOptions& options, const Config& config, const BackendSize& size) {
   Progress reading("reading weights");
-  const ModelWeights weights =
-      load_weights(Checkpoint::open(options.directory), config, [&](std::size_t done, std::size_t total, std::string_view) { reading.update(done, total); });
+  const ModelWeights weights = load_weights(Checkpoint::open(options.directory), config,
+                                            [&](std::size_t done, std::size_t total, std::string_view) { reading.update(done, total); });
   reading.finish();
   BackendOptions backend_options;
   backend_options.num_slots = size.num_slots;

@@ -24,7 +24,7 @@ ModelFiles load_model_files(const ModelOptions& options);
 int choose_max_length(const ModelOptions& options, const Config& config, int tokens_needed);
 
 struct BackendSize {
-  int max_length = 0;                         // tokens of all sequences together
+  int max_length = 0;  // tokens of all sequences together
   int num_slots = 1;
 };
 std::unique_ptr<Backend> load_backend(const ModelOptions& options, const Config& config, const BackendSize& size);

@@ -22,7 +22,8 @@ std::pair<int, double> parse_bias(const std::string& text) {
   int id = 0;
   double bias = 0;
   const char* end = text.data() + text.size();
-  const bool has_id = colon != std::string::npos && std::from_chars(text.data(), text.data() + colon, id).ptr == text.data() + colon && colon > 0;
+  const bool has_id =
+      colon != std::string::npos && std::from_chars(text.data(), text.data() + colon, id).ptr == text.data() + colon && colon > 0;
   if (has_id) {
     const auto [stop, error] = std::from_chars(text.data() + colon + 1, end, bias);
     if (error == std::errc() && stop == end) return {id, bias};
@@ -36,7 +37,10 @@ void add_model_options(CLI::App& app, ModelOptions& options) {
   options.directory = TETRAD_DEFAULT_MODEL;
   app.add_option("-m,--model,--model-path", options.directory, "Checkpoint directory")->type_name("DIR")->capture_default_str();
   app.add_option("--device", options.device, "auto or cpu")->type_name("NAME")->capture_default_str();
-  app.add_option("-t,--threads", options.threads, "Threads; 0: all")->type_name("N")->check(CLI::Range(0, kMaxThreads))->capture_default_str();
+  app.add_option("-t,--threads", options.threads, "Threads; 0: all")
+      ->type_name("N")
+      ->check(CLI::Range(0, kMaxThreads))
+      ->capture_default_str();
   app.add_option("-c,--max-model-len,--context-length,--ctx-size,--max-context", options.max_model_len,
                  "Context in tokens, prompt and answer together: a number, 32k, or auto")
       ->type_name("N")
@@ -44,7 +48,8 @@ void add_model_options(CLI::App& app, ModelOptions& options) {
 }
 
 void add_sampling_options(CLI::App& app, SamplingOptions& options) {
-  app.add_option("-n,--max-tokens,--max-new-tokens,--n-predict", options.max_tokens, "Tokens to generate at most; default: until the context is full")
+  app.add_option("-n,--max-tokens,--max-new-tokens,--n-predict", options.max_tokens,
+                 "Tokens to generate at most; default: until the context is full")
       ->type_name("N");
   app.add_option("--temp,--temperature", options.temperature, "0: greedy")->type_name("T");
   app.add_option("--top-k", options.top_k, "Keep the K best; 0 or -1: all")->type_name("K");
@@ -53,7 +58,10 @@ void add_sampling_options(CLI::App& app, SamplingOptions& options) {
   app.add_option("--repetition-penalty,--repeat-penalty", options.repetition_penalty, "1: off")->type_name("X");
   app.add_option("--presence-penalty", options.presence_penalty, "0: off")->type_name("X");
   app.add_option("--frequency-penalty", options.frequency_penalty, "0: off")->type_name("X");
-  app.add_option("--logit-bias", options.logit_bias, "Added to the logit of a token; may be repeated")->type_name("ID:BIAS")->expected(1)->take_all();
+  app.add_option("--logit-bias", options.logit_bias, "Added to the logit of a token; may be repeated")
+      ->type_name("ID:BIAS")
+      ->expected(1)
+      ->take_all();
   app.add_option("--seed", options.seed, "The same seed gives the same answer")->type_name("S")->capture_default_str();
   app.add_flag("--greedy", options.greedy, "The likeliest token every time, as --temp 0");
   app.add_option("--stop", options.stop, "End the answer before this text; may be repeated")->type_name("TEXT")->expected(1)->take_all();
@@ -104,9 +112,12 @@ int parse_token_count(const std::string& text, const char* flag) {
   const auto [stop, error] = std::from_chars(text.data(), end, count);
   std::int64_t factor = 1;
   bool known = error == std::errc() && stop != text.data();
-  if (known && stop + 1 == end && (*stop == 'k' || *stop == 'K')) factor = 1 << 10;
-  else if (known && stop + 1 == end && (*stop == 'm' || *stop == 'M')) factor = 1 << 20;
-  else known = known && stop == end;
+  if (known && stop + 1 == end && (*stop == 'k' || *stop == 'K'))
+    factor = 1 << 10;
+  else if (known && stop + 1 == end && (*stop == 'm' || *stop == 'M'))
+    factor = 1 << 20;
+  else
+    known = known && stop == end;
   constexpr std::int64_t kLargest = std::numeric_limits<int>::max();
   if (!known || count < 1 || count > kLargest / factor)
     fail<InputError>("{} must be a number of tokens such as 4096 or 32k, between 1 and {}, got '{}'", flag, kLargest, text);
@@ -122,7 +133,8 @@ std::vector<int> parse_token_ids(const std::string& text, const std::string& whe
     const auto [stop, error] = std::from_chars(text.data() + begin, text.data() + end, id);
     if (error != std::errc() || stop != text.data() + end || id < 0) {
       constexpr std::size_t kShown = 40;
-      fail<InputError>("{}: token {} must be a whole number of at least 0, got '{}'", where, ids.size(), text.substr(begin, std::min(end - begin, kShown)));
+      fail<InputError>("{}: token {} must be a whole number of at least 0, got '{}'", where, ids.size(),
+                       text.substr(begin, std::min(end - begin, kShown)));
     }
     ids.push_back(id);
     begin = end;

@@ -15,19 +15,19 @@ class App;
 namespace tetrad::cli {
 
 struct ModelOptions {
-  std::string directory;                       // the built-in checkpoint unless given
-  std::string device = "auto";                 // auto, cpu
-  int threads = 0;                             // 0: all
+  std::string directory;        // the built-in checkpoint unless given
+  std::string device = "auto";  // auto, cpu
+  int threads = 0;              // 0: all
   std::string max_model_len = "auto";
 };
 void add_model_options(CLI::App& app, ModelOptions& options);
 
-struct SamplingOptions {                       // absent: the checkpoint's own default
+struct SamplingOptions {  // absent: the checkpoint's own default
   bool greedy = false;
   std::optional<double> temperature = {}, top_p = {}, min_p = {};
   std::optional<double> repetition_penalty = {}, presence_penalty = {}, frequency_penalty = {};
   std::optional<int> top_k = {};
-  std::vector<std::string> logit_bias = {};    // "ID:BIAS"
+  std::vector<std::string> logit_bias = {};  // "ID:BIAS"
   std::string seed = "0";
   std::optional<int> max_tokens = {};
   std::vector<std::string> stop = {};
@@ -40,7 +40,7 @@ GenerationRequest make_request(const SamplingOptions& options, const GenerationC
 
 struct TemplateOptions {
   bool no_think = false;
-  std::string effort;                          // empty: the template's default
+  std::string effort;  // empty: the template's default
 };
 void add_template_options(CLI::App& app, TemplateOptions& options);
 

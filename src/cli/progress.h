@@ -11,7 +11,7 @@ class Progress {
   Progress(std::string label, bool terminal) : label_(std::move(label)), terminal_(terminal) {}
 
   void update(std::uint64_t done, std::uint64_t total);
-  void finish();                              // clears the bar; plain lines stay
+  void finish();  // clears the bar; plain lines stay
 
  private:
   std::string label_;

@@ -18,9 +18,11 @@ std::string quoted(const Tokenizer& tokenizer, int id) {
 std::string stats_line(const GenerationResult& result) {
   const GenerationTimings& timings = result.timings;
   const std::string cached = timings.cached_tokens > 0 ? fmt::format(" ({} more were in the state)", timings.cached_tokens) : "";
-  return fmt::format("prompt {} tokens{} in {:.3f} s ({:.0f} tokens/s), first token after {:.3f} s, answer {} tokens, {} steps in {:.3f} s ({:.0f} tokens/s), end: {}",
-                     timings.prefill_tokens, cached, timings.prefill_seconds, timings.prefill_rate(), timings.first_token_seconds,
-                     result.ids.size(), timings.decode_steps, timings.decode_seconds, timings.decode_rate(), finish_reason_name(result.finish));
+  return fmt::format(
+      "prompt {} tokens{} in {:.3f} s ({:.0f} tokens/s), first token after {:.3f} s, answer {} tokens, {} steps in {:.3f} s ({:.0f} "
+      "tokens/s), end: {}",
+      timings.prefill_tokens, cached, timings.prefill_seconds, timings.prefill_rate(), timings.first_token_seconds, result.ids.size(),
+      timings.decode_steps, timings.decode_seconds, timings.decode_rate(), finish_reason_name(result.finish));
 }
 
 void print_stats(const GenerationResult& result) { fmt::print(stderr, "{}\n", stats_line(result)); }

@@ -35,7 +35,8 @@ void check_sources(const RunOptions& options) {
   const bool templated = options.messages || (options.prompt && !options.raw);
   if (!templated && (options.chat_template.no_think || !options.chat_template.effort.empty() || !options.system.empty()))
     fail<InputError>("--no-think, --effort and --system are for the chat template, which --raw and --ids skip");
-  if (options.messages && !options.system.empty()) fail<InputError>("--system goes with -p: with --messages the file holds the system message");
+  if (options.messages && !options.system.empty())
+    fail<InputError>("--system goes with -p: with --messages the file holds the system message");
 }
 
 std::vector<int> prompt_ids(const RunOptions& options, const Tokenizer& tokenizer) {

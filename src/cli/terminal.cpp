@@ -78,7 +78,8 @@ LineStatus LineReader::read(std::string& line) {
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) fail<InputError>("reading standard input failed: {}", std::generic_category().message(errno));
     if (count == 0) ended_ = true;
-    if (buffer_.size() + static_cast<std::size_t>(count) > kMaxInputBytes) fail<InputError>("standard input: a line of more than {} bytes", kMaxInputBytes);
+    if (buffer_.size() + static_cast<std::size_t>(count) > kMaxInputBytes)
+      fail<InputError>("standard input: a line of more than {} bytes", kMaxInputBytes);
     buffer_.append(piece, static_cast<std::size_t>(count));
   }
 }

@@ -7,7 +7,7 @@ namespace tetrad::cli {
 
 enum class Stream { kInput, kOutput, kError };
 bool is_terminal(Stream stream);
-bool wants_colour();                          // stdout is a terminal, not a dumb one, and NO_COLOR is not set
+bool wants_colour();  // stdout is a terminal, not a dumb one, and NO_COLOR is not set
 
 // Writes to stdout and flushes; throws Error if that fails (a full disk).
 void write_out(std::string_view text);
@@ -20,7 +20,7 @@ class InterruptGuard {
   InterruptGuard(const InterruptGuard&) = delete;
   InterruptGuard& operator=(const InterruptGuard&) = delete;
 
-  static bool interrupted();                  // since the last reset
+  static bool interrupted();  // since the last reset
   static void reset();
 };
 

@@ -15,10 +15,11 @@ namespace tetrad::cli {
 namespace {
 
 constexpr int kVerificationFailed = 3;
-constexpr int kContext = 4096;     // goldens are short; the longest prompt of tetrad-tiny has about 1,600 tokens
+constexpr int kContext = 4096;  // goldens are short; the longest prompt of tetrad-tiny has about 1,600 tokens
 
 bool print(const TextCheck& check) {
-  fmt::print("{:<60} {:>6} checked {:>6} wrong  {} {}\n", check.what, check.checked, check.wrong, check.pass() ? "pass" : "FAIL", check.note);
+  fmt::print("{:<60} {:>6} checked {:>6} wrong  {} {}\n", check.what, check.checked, check.wrong, check.pass() ? "pass" : "FAIL",
+             check.note);
   return check.pass();
 }
 
@@ -30,7 +31,8 @@ bool verify(ModelOptions options, const std::string& directory) {
   const bool numbers = fs::exists(root / "golden.safetensors"), answers = fs::exists(root / "golden-generate.json");
   const bool tokens = fs::exists(root / "golden-tokenizer.json"), prompts = fs::exists(root / "golden-template.json");
   if (!numbers && !answers && !tokens && !prompts)
-    fail<InputError>("{}: holds no goldens (golden.safetensors, golden-generate.json, golden-tokenizer.json, golden-template.json)", directory);
+    fail<InputError>("{}: holds no goldens (golden.safetensors, golden-generate.json, golden-tokenizer.json, golden-template.json)",
+                     directory);
   bool passed = true;
   const Config config = load_config(root / "config.json");
   std::unique_ptr<Tokenizer> tokenizer;

@@ -20,8 +20,7 @@ class AlignedBuffer {
 
  public:
   AlignedBuffer() = default;
-  explicit AlignedBuffer(std::size_t num_elements)
-      : data_(allocate_aligned(num_elements * sizeof(T))), num_elements_(num_elements) {}
+  explicit AlignedBuffer(std::size_t num_elements) : data_(allocate_aligned(num_elements * sizeof(T))), num_elements_(num_elements) {}
 
   T* data() { return reinterpret_cast<T*>(data_.get()); }
   const T* data() const { return reinterpret_cast<const T*>(data_.get()); }

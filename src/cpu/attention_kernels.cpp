@@ -35,8 +35,7 @@ HWY_INLINE void score_rows(const float* q, const bf16* const* rows, int offset, 
   for (; d + 8 <= DH; d += 8)
     for (int v = 0; v < kVectors; ++v) {
       const auto query = hn::LoadU(df, q + d + v * kLanes);
-      for (int r = 0; r < kRows; ++r)
-        sum[r][v] = hn::Add(sum[r][v], hn::Mul(query, load_bf16(df, rows[r] + offset + d + v * kLanes)));
+      for (int r = 0; r < kRows; ++r) sum[r][v] = hn::Add(sum[r][v], hn::Mul(query, load_bf16(df, rows[r] + offset + d + v * kLanes)));
     }
   for (int r = 0; r < kRows; ++r) {
     HWY_ALIGN float s[8];

@@ -51,7 +51,8 @@ void logits_of_rows(const PackedModel& model, StepContext& step, std::span<float
                 c.hidden_size, rows + static_cast<std::ptrdiff_t>(i) * c.hidden_size);
   matmul(model.lm_head, {.T = count, .x = rows, .ldx = c.hidden_size, .y = logits.data(), .ldy = c.vocab_size}, step.pool);
   for (int i = 0; i < count; ++i) {
-    const auto row = logits.subspan(static_cast<std::size_t>(i) * static_cast<std::size_t>(c.vocab_size), static_cast<std::size_t>(c.vocab_size));
+    const auto row =
+        logits.subspan(static_cast<std::size_t>(i) * static_cast<std::size_t>(c.vocab_size), static_cast<std::size_t>(c.vocab_size));
     if (!std::all_of(row.begin(), row.end(), [](float l) { return std::isfinite(l); }))
       step.fault(step.batch.logit_rows[static_cast<std::size_t>(i)], -1, "logits");
   }
@@ -78,8 +79,10 @@ void forward(const PackedModel& model, StepContext& step, std::span<float> logit
     hc_mix(w.attn_hc, c, T, streams, x, inject, ws, step.pool);
     step.tap(layer, "attn.mixed", x, {{T, c.hidden_size}});
     step.tap(layer, "attn.inject", inject, {{T, c.hc_count}});
-    if (w.gdn) gdn_layer(*w.gdn, layer, x, y, step);
-    else qsa_layer(*w.qsa, layer, x, y, step);
+    if (w.gdn)
+      gdn_layer(*w.gdn, layer, x, y, step);
+    else
+      qsa_layer(*w.qsa, layer, x, y, step);
     step.tap(layer, "attn.out", y, {{T, c.hidden_size}});
     if (mutant(Mutant::kInjectIntoNormed)) std::copy_n(ws.normed.data(), static_cast<std::ptrdiff_t>(T) * c.streams_size(), streams);
     hc_inject(c, T, streams, inject, y, step.pool);

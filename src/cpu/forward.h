@@ -1,5 +1,6 @@
 #pragma once
-// The reference program: one step of the model, straight down in the order of docs/model.md, nothing fused, every rounding point written out.
+// The reference program: one step of the model, straight down in the order of docs/model.md, nothing fused, every rounding point written
+// out.
 #include <span>
 
 #include "cpu/packed_weights.h"

@@ -12,16 +12,24 @@
 namespace tetrad::cpu {
 namespace {
 
-constexpr float kL2Eps = 1e-6f;                 // fixed by the reference, not rms_norm_eps
+constexpr float kL2Eps = 1e-6f;  // fixed by the reference, not rms_norm_eps
 constexpr float kSoftplusLinearAbove = 20.0f;
 
 struct Shape {
   explicit Shape(const Config& c)
-      : HK(c.gdn_key_heads), HV(c.gdn_value_heads), K(c.gdn_key_dim), V(c.gdn_value_dim), W(c.gdn_conv_width), conv(c.gdn_conv_dim()),
-        z(conv), b(z + HV * V), a(b + HV), row(a + HV) {}
+      : HK(c.gdn_key_heads),
+        HV(c.gdn_value_heads),
+        K(c.gdn_key_dim),
+        V(c.gdn_value_dim),
+        W(c.gdn_conv_width),
+        conv(c.gdn_conv_dim()),
+        z(conv),
+        b(z + HV * V),
+        a(b + HV),
+        row(a + HV) {}
   int HK, HV, K, V, W;
-  int conv;            // channels of the convolution, and offset of z in a projected row
-  int z, b, a, row;    // offsets of z, b, a in a projected row; its length
+  int conv;          // channels of the convolution, and offset of z in a projected row
+  int z, b, a, row;  // offsets of z, b, a in a projected row; its length
 };
 
 // c[t, ch] = bf(silu(bf(sum_j w[j, ch] p[t - (W-1) + j, ch]))) over rows [begin, end) of a sequence; rows before the segment come from
@@ -50,9 +58,9 @@ void convolve_segment(const PackedGdn& w, const Shape& s, const float* projected
     for (int r = 0; r < history; ++r) {  // ascending, so a row is read before it is overwritten
       const int source = rows - history + r;
       for (int ch = begin; ch < end; ++ch)
-        window[static_cast<std::ptrdiff_t>(r) * s.conv + ch] =
-            source >= 0 ? to_bf16(projected[static_cast<std::ptrdiff_t>(source) * s.row + ch])
-                        : window[static_cast<std::ptrdiff_t>(r + rows) * s.conv + ch];
+        window[static_cast<std::ptrdiff_t>(r) * s.conv + ch] = source >= 0
+                                                                   ? to_bf16(projected[static_cast<std::ptrdiff_t>(source) * s.row + ch])
+                                                                   : window[static_cast<std::ptrdiff_t>(r + rows) * s.conv + ch];
     }
   });
 }
@@ -71,8 +79,10 @@ void normalise_heads(const Shape& s, float* conv_row) {
 
 // decay[hv] = exp(-exp(A_log) softplus(a + dt_bias)), beta[hv] = bf(sigmoid(b)); one token.
 void gates(const PackedGdn& w, const Shape& s, const float* b, const float* a, float* decay, float* beta) {
-  if (mutant(Mutant::kBetaWithoutSigmoid)) std::copy_n(b, s.HV, beta);
-  else sigmoid_bf16(b, beta, s.HV);
+  if (mutant(Mutant::kBetaWithoutSigmoid))
+    std::copy_n(b, s.HV, beta);
+  else
+    sigmoid_bf16(b, beta, s.HV);
   for (int hv = 0; hv < s.HV; ++hv) {
     const float u = a[hv] + w.dt_bias[static_cast<std::size_t>(hv)];
     const float soft = u > kSoftplusLinearAbove || mutant(Mutant::kSoftplusMissing) ? u : std::log1p(std::exp(u));
@@ -83,18 +93,29 @@ void gates(const PackedGdn& w, const Shape& s, const float* b, const float* a, f
 int key_head(const Shape& s, int hv) { return mutant(Mutant::kGdnHeadOrder) ? hv % s.HK : hv / (s.HV / s.HK); }
 
 // The recurrence over `rows` tokens of one sequence; columns of S are independent, so heads and column blocks spread over the workers.
-void recurrence(const Shape& s, const float* conv, const float* decay, const float* beta, float* out, int rows, float* S, ThreadPool& pool) {
+void recurrence(const Shape& s, const float* conv, const float* decay, const float* beta, float* out, int rows, float* S,
+                ThreadPool& pool) {
   const int column_blocks = (s.V + kGdnColumns - 1) / kGdnColumns;
   pool.parallel_for(s.HV * column_blocks, 1, [&](int begin, int end) {
     for (int unit = begin; unit < end; ++unit) {
       const int hv = unit / column_blocks;
       const int column = unit % column_blocks * kGdnColumns;
       const int hk = key_head(s, hv);
-      gdn_step({.T = rows, .K = s.K, .V = s.V, .first_column = column, .num_columns = std::min(kGdnColumns, s.V - column),
-                .q = conv + static_cast<std::ptrdiff_t>(hk) * s.K, .k = conv + static_cast<std::ptrdiff_t>(s.HK + hk) * s.K,
-                .v = conv + static_cast<std::ptrdiff_t>(2 * s.HK) * s.K + static_cast<std::ptrdiff_t>(hv) * s.V, .ld_qkv = s.conv,
-                .decay = decay + hv, .beta = beta + hv, .ld_gates = s.HV, .S = S + static_cast<std::ptrdiff_t>(hv) * s.K * s.V,
-                .o = out + static_cast<std::ptrdiff_t>(hv) * s.V, .ld_o = s.HV * s.V});
+      gdn_step({.T = rows,
+                .K = s.K,
+                .V = s.V,
+                .first_column = column,
+                .num_columns = std::min(kGdnColumns, s.V - column),
+                .q = conv + static_cast<std::ptrdiff_t>(hk) * s.K,
+                .k = conv + static_cast<std::ptrdiff_t>(s.HK + hk) * s.K,
+                .v = conv + static_cast<std::ptrdiff_t>(2 * s.HK) * s.K + static_cast<std::ptrdiff_t>(hv) * s.V,
+                .ld_qkv = s.conv,
+                .decay = decay + hv,
+                .beta = beta + hv,
+                .ld_gates = s.HV,
+                .S = S + static_cast<std::ptrdiff_t>(hv) * s.K * s.V,
+                .o = out + static_cast<std::ptrdiff_t>(hv) * s.V,
+                .ld_o = s.HV * s.V});
     }
   });
 }
@@ -156,8 +177,10 @@ void gdn_layer(const PackedGdn& w, int layer, const float* x, float* y, StepCont
   step.pool.parallel_for(T, 1, [&](int begin, int end) {
     for (int t = begin; t < end; ++t) {
       float* z = projected + static_cast<std::ptrdiff_t>(t) * s.row + s.z;  // the projection's tap has been taken: reuse it for the gate
-      if (c.output_gate == OutputGate::kSigmoid) sigmoid(z, z, s.HV * s.V);
-      else silu(z, z, s.HV * s.V);
+      if (c.output_gate == OutputGate::kSigmoid)
+        sigmoid(z, z, s.HV * s.V);
+      else
+        silu(z, z, s.HV * s.V);
       for (int hv = 0; hv < s.HV; ++hv)
         gated_norm(w, c, z + static_cast<std::ptrdiff_t>(hv) * s.V, core + (static_cast<std::ptrdiff_t>(t) * s.HV + hv) * s.V);
     }

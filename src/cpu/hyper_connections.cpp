@@ -48,8 +48,15 @@ void hc_mix(const PackedHc& w, const Config& c, int T, const float* streams, flo
   float* gate = ws.stream_gate.data();
   const auto eps = static_cast<float>(c.rms_norm_eps);
   const bool flat = mutant(Mutant::kNormOverAllStreams);
-  rms_norm({.rows = T, .groups = flat ? 1 : c.hc_count, .group = flat ? width : c.hidden_size, .eps = eps, .x = streams, .ldx = width,
-            .scale = w.norm_scale.data(), .out = normed, .ldo = width},
+  rms_norm({.rows = T,
+            .groups = flat ? 1 : c.hc_count,
+            .group = flat ? width : c.hidden_size,
+            .eps = eps,
+            .x = streams,
+            .ldx = width,
+            .scale = w.norm_scale.data(),
+            .out = normed,
+            .ldo = width},
            pool);
   matmul(w.down_inject, {.T = T, .x = normed, .ldx = width, .y = low, .ldy = low_width}, pool);
   pool.parallel_for(T, 16, [&](int begin, int end) {

@@ -8,10 +8,10 @@
 namespace tetrad::cpu {
 
 struct KernelFigure {
-  std::string name;            // kernel and shape
-  double microseconds = 0;     // one call, the best of several
-  double bytes = 0;            // read and written at least once per call
-  double flops = 0;            // multiply-adds times two
+  std::string name;         // kernel and shape
+  double microseconds = 0;  // one call, the best of several
+  double bytes = 0;         // read and written at least once per call
+  double flops = 0;         // multiply-adds times two
   double gb_per_s() const { return bytes / microseconds * 1e-3; }
   double gflop_per_s() const { return flops / microseconds * 1e-3; }
 };

@@ -7,8 +7,8 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/matmul_kernels.cpp"
-#include <hwy/foreach_target.h>
 #include <hwy/cache_control.h>
+#include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
 #include "cpu/simd-inl.h"
@@ -201,8 +201,7 @@ void expand_panel(const PackedLinear& w, int p, int begin, int end, float* out) 
     const int block = kFp8 ? begin / w.block_columns() : 0;
     const int stop = kFp8 ? std::min(end, (block + 1) * w.block_columns()) : end;
     V scale[kVectors];
-    for (int v = 0; v < kVectors; ++v)
-      scale[v] = kFp8 ? hn::LoadU(df, w.panel_scales(p) + block * kPanelWidth + v * kLanes) : hn::Zero(df);
+    for (int v = 0; v < kVectors; ++v) scale[v] = kFp8 ? hn::LoadU(df, w.panel_scales(p) + block * kPanelWidth + v * kLanes) : hn::Zero(df);
     const std::uint8_t* pair = w.panel(p) + static_cast<std::size_t>(begin / 2) * pair_bytes(kFp8);
     for (; begin < stop; begin += 2, pair += pair_bytes(kFp8), out += 2 * kPanelWidth)
       for (int v = 0; v < kVectors; ++v) {
@@ -214,12 +213,12 @@ void expand_panel(const PackedLinear& w, int p, int begin, int end, float* out) 
 }
 
 struct Tile {
-  const float* x;   // [num_columns][rows]
-  const float* w;   // [num_columns][16]
+  const float* x;  // [num_columns][rows]
+  const float* w;  // [num_columns][16]
   int num_columns;
   float* y;
   int ldy, width;
-  bool last_rows;   // no tile follows below this one
+  bool last_rows;  // no tile follows below this one
   bool first, round;
 };
 

@@ -35,7 +35,13 @@ void group_by_expert(const int* ids, int pairs, int E, int* first, int* rows) {
 class ExpertStep {
  public:
   ExpertStep(const PackedMoe& w, StepContext& step)
-      : w_(w), step_(step), c_(step.config), T_(step.T()), D_(c_.hidden_size), F_(c_.moe_intermediate), FS_(c_.shared_expert_intermediate),
+      : w_(w),
+        step_(step),
+        c_(step.config),
+        T_(step.T()),
+        D_(c_.hidden_size),
+        F_(c_.moe_intermediate),
+        FS_(c_.shared_expert_intermediate),
         EK_(c_.experts_per_token) {}
 
   void run(const float* x) {
@@ -71,8 +77,12 @@ class ExpertStep {
     Workspace& ws = step_.ws;
     ws.jobs.clear();
     each_expert([&](const PackedExpert& e, int first, int rows) {
-      return MatmulJob{.w = &e.gate_up, .T = rows, .x = ws.grouped_x.data() + static_cast<std::ptrdiff_t>(first) * D_, .ldx = D_,
-                       .y = ws.grouped_hidden.data() + static_cast<std::ptrdiff_t>(first) * 2 * F_, .ldy = 2 * F_};
+      return MatmulJob{.w = &e.gate_up,
+                       .T = rows,
+                       .x = ws.grouped_x.data() + static_cast<std::ptrdiff_t>(first) * D_,
+                       .ldx = D_,
+                       .y = ws.grouped_hidden.data() + static_cast<std::ptrdiff_t>(first) * 2 * F_,
+                       .ldy = 2 * F_};
     });
     ws.jobs.push_back({.w = &w_.shared.gate_up, .T = T_, .x = x, .ldx = D_, .y = ws.shared_hidden.data(), .ldy = 2 * FS_ + 1});
     matmul_jobs(ws.jobs, step_.pool);
@@ -82,8 +92,7 @@ class ExpertStep {
     Workspace& ws = step_.ws;
     step_.pool.parallel_for(T_, 1, [&](int begin, int end) {
       for (int t = begin; t < end; ++t) {
-        for (int k = 0; k < EK_; ++k)
-          expert_activation(ws.grouped_hidden.data() + static_cast<std::ptrdiff_t>(t * EK_ + k) * 2 * F_, F_);
+        for (int k = 0; k < EK_; ++k) expert_activation(ws.grouped_hidden.data() + static_cast<std::ptrdiff_t>(t * EK_ + k) * 2 * F_, F_);
         expert_activation(ws.shared_hidden.data() + static_cast<std::ptrdiff_t>(t) * (2 * FS_ + 1), FS_);
       }
     });
@@ -93,10 +102,15 @@ class ExpertStep {
     Workspace& ws = step_.ws;
     ws.jobs.clear();
     each_expert([&](const PackedExpert& e, int first, int rows) {
-      return MatmulJob{.w = &e.down, .T = rows, .x = ws.grouped_hidden.data() + static_cast<std::ptrdiff_t>(first) * 2 * F_, .ldx = 2 * F_,
-                       .y = ws.grouped_out.data() + static_cast<std::ptrdiff_t>(first) * D_, .ldy = D_};
+      return MatmulJob{.w = &e.down,
+                       .T = rows,
+                       .x = ws.grouped_hidden.data() + static_cast<std::ptrdiff_t>(first) * 2 * F_,
+                       .ldx = 2 * F_,
+                       .y = ws.grouped_out.data() + static_cast<std::ptrdiff_t>(first) * D_,
+                       .ldy = D_};
     });
-    ws.jobs.push_back({.w = &w_.shared.down, .T = T_, .x = ws.shared_hidden.data(), .ldx = 2 * FS_ + 1, .y = ws.shared_out.data(), .ldy = D_});
+    ws.jobs.push_back(
+        {.w = &w_.shared.down, .T = T_, .x = ws.shared_hidden.data(), .ldx = 2 * FS_ + 1, .y = ws.shared_out.data(), .ldy = D_});
     matmul_jobs(ws.jobs, step_.pool);
   }
 
@@ -113,7 +127,8 @@ void combine_experts(const Config& c, const Workspace& ws, int t, float* routed)
   std::fill_n(routed, c.hidden_size, 0.0f);
   for (int k = 0; k < EK; ++k) {
     const float weight = ws.expert_weights[pair + static_cast<std::size_t>(k)];
-    const float* out = ws.grouped_out.data() + static_cast<std::ptrdiff_t>(ws.expert_rows[pair + static_cast<std::size_t>(k)]) * c.hidden_size;
+    const float* out =
+        ws.grouped_out.data() + static_cast<std::ptrdiff_t>(ws.expert_rows[pair + static_cast<std::size_t>(k)]) * c.hidden_size;
     add_rounded_product(weight, out, routed, c.hidden_size);
   }
   round_bf16_array(routed, c.hidden_size);
@@ -160,8 +175,8 @@ void moe_layer(const PackedMoe& w, int layer, const float* x, float* y, StepCont
   step.tap(layer, "moe.router_logits", ws.router_logits.data(), {{T, E}});
   for (int t = 0; t < T; ++t) {
     const std::ptrdiff_t row = t;
-    if (!route(ws.router_logits.data() + row * E, E, EK, c.norm_topk_prob, ws.router_probs.data() + row * E, ws.expert_ids.data() + row * EK,
-               ws.expert_weights.data() + row * EK))
+    if (!route(ws.router_logits.data() + row * E, E, EK, c.norm_topk_prob, ws.router_probs.data() + row * E,
+               ws.expert_ids.data() + row * EK, ws.expert_weights.data() + row * EK))
       step.fault(t, layer, "router logits");
   }
   tap_routing(layer, step);
@@ -180,7 +195,8 @@ void moe_layer(const PackedMoe& w, int layer, const float* x, float* y, StepCont
       sigmoid_bf16(ws.shared_hidden.data() + static_cast<std::ptrdiff_t>(t) * shared_width + shared_width - 1, &gate, 1);
       if (mutant(Mutant::kSharedGateMissing)) gate = 1.0f;
       const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(t) * D;
-      for (int d = 0; d < D; ++d) y[row + d] = round_bf16(routed[row + d] + round_bf16(gate * ws.shared_out[static_cast<std::size_t>(row + d)]));
+      for (int d = 0; d < D; ++d)
+        y[row + d] = round_bf16(routed[row + d] + round_bf16(gate * ws.shared_out[static_cast<std::size_t>(row + d)]));
     }
   });
 }

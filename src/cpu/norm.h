@@ -12,7 +12,7 @@ struct NormArgs {
   int group;
   float eps;
   const float* x;
-  int ldx;            // elements between rows
+  int ldx;  // elements between rows
   const float* scale;
   float* out;
   int ldo;

@@ -40,8 +40,7 @@ std::vector<float> tap_major(const WeightView& conv, int channels, int width) {
   const std::vector<float> values = to_floats(conv);
   std::vector<float> taps(values.size());
   for (int c = 0; c < channels; ++c)
-    for (int j = 0; j < width; ++j)
-      taps[static_cast<std::size_t>(j) * channels + c] = values[static_cast<std::size_t>(c) * width + j];
+    for (int j = 0; j < width; ++j) taps[static_cast<std::size_t>(j) * channels + c] = values[static_cast<std::size_t>(c) * width + j];
   return taps;
 }
 

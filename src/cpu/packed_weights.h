@@ -12,43 +12,43 @@
 namespace tetrad::cpu {
 
 struct PackedHc {
-  std::vector<float> norm_scale;            // [HC*D] 1 + w
-  PackedLinear down_inject;                 // [LR (+ HC), HC*D]: the rows of down, then those of inject
-  PackedLinear up;                          // [HC*D, LR]
+  std::vector<float> norm_scale;  // [HC*D] 1 + w
+  PackedLinear down_inject;       // [LR (+ HC), HC*D]: the rows of down, then those of inject
+  PackedLinear up;                // [HC*D, LR]
   bool has_inject = false;
 };
 
 struct PackedGdn {
-  PackedLinear in;                          // [conv_dim + HV*V + HV + HV, D]: qkv, z, b, a
-  std::vector<float> conv;                  // [W, conv_dim], tap-major so that a tap is one contiguous row
-  std::vector<float> neg_exp_a;             // [HV] -exp(A_log)
-  std::vector<float> dt_bias;               // [HV]
-  std::vector<float> norm;                  // [V], plain weight
-  PackedLinear out;                         // [D, HV*V]
+  PackedLinear in;               // [conv_dim + HV*V + HV + HV, D]: qkv, z, b, a
+  std::vector<float> conv;       // [W, conv_dim], tap-major so that a tap is one contiguous row
+  std::vector<float> neg_exp_a;  // [HV] -exp(A_log)
+  std::vector<float> dt_bias;    // [HV]
+  std::vector<float> norm;       // [V], plain weight
+  PackedLinear out;              // [D, HV*V]
 };
 
 struct PackedQsa {
-  PackedLinear in;                          // [HQ*2*DH + 2*HKV*DH + (HI+1)*DI, D]: q with output gate, k, v, index_qk
+  PackedLinear in;                                            // [HQ*2*DH + 2*HKV*DH + (HI+1)*DI, D]: q with output gate, k, v, index_qk
   std::vector<float> q_norm_scale, k_norm_scale;              // [DH] 1 + w
   std::vector<float> index_q_norm_scale, index_k_norm_scale;  // [DI] 1 + w
-  PackedLinear out;                         // [D, HQ*DH]
+  PackedLinear out;                                           // [D, HQ*DH]
 };
 
 struct PackedExpert {
-  PackedLinear gate_up;                     // [2*F, D]; the shared expert has one more row, its own gate
-  PackedLinear down;                        // [D, F]
+  PackedLinear gate_up;  // [2*F, D]; the shared expert has one more row, its own gate
+  PackedLinear down;     // [D, F]
 };
 
 struct PackedMoe {
-  PackedLinear router;                      // [E, D]
-  std::vector<PackedExpert> experts;        // [E]
+  PackedLinear router;                // [E, D]
+  std::vector<PackedExpert> experts;  // [E]
   PackedExpert shared;
 };
 
 struct PackedPle {
-  PackedLinear key_value;                   // [HC*D + D, ple_embed_dim]
+  PackedLinear key_value;                                                // [HC*D + D, ple_embed_dim]
   std::vector<float> norm_key_scale, norm_query_scale, norm_conv_scale;  // [HC*D] 1 + w
-  std::vector<float> conv;                  // [ple_conv_width, HC*D], tap-major
+  std::vector<float> conv;                                               // [ple_conv_width, HC*D], tap-major
   NgramTable table;
   NgramHash hash;
 };
@@ -62,10 +62,10 @@ struct PackedLayer {
 };
 
 struct PackedModel {
-  WeightView embed_tokens;                  // [V, D]
+  WeightView embed_tokens;  // [V, D]
   std::vector<PackedLayer> layers;
   PackedHc mixer;
-  PackedLinear lm_head;                     // [V, D]
+  PackedLinear lm_head;  // [V, D]
   std::shared_ptr<const Checkpoint> checkpoint;
   std::size_t packed_bytes = 0;
 };

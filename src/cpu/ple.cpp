@@ -31,7 +31,8 @@ void row_ids(const PackedPle& w, const Config& c, const SequenceRows& sequence, 
       window[j] = source >= 0 ? tokens[static_cast<std::size_t>(source)] : history[source + past];
       if (source < 0 && sequence.start + source < 0 && mutant(Mutant::kPleContextZero)) window[j] = 0;
     }
-    ngram_context(tokens[static_cast<std::size_t>(i)], {window, static_cast<std::size_t>(past)}, eos, {context, static_cast<std::size_t>(past + 1)});
+    ngram_context(tokens[static_cast<std::size_t>(i)], {window, static_cast<std::size_t>(past)}, eos,
+                  {context, static_cast<std::size_t>(past + 1)});
     ngram_row_ids(mutant(Mutant::kPleMultiplierOrder) ? reversed : w.hash, c.heads_per_ngram, {context, static_cast<std::size_t>(past + 1)},
                   {rows + static_cast<std::ptrdiff_t>(i) * c.ngram_heads(), static_cast<std::size_t>(c.ngram_heads())});
   }
@@ -104,14 +105,16 @@ void gather_embeddings(const PackedPle& w, StepContext& step) {
   const int NG = c.ngram_heads(), DE = c.ngram_row_dim();
   for (const SequenceRows& sequence : step.batch.sequences) {
     const auto* history = step.state.section<std::int32_t>(sequence.slot, StateKind::kNgramHistory, -1);
-    const auto tokens = step.batch.token_ids.subspan(static_cast<std::size_t>(sequence.first_row), static_cast<std::size_t>(sequence.num_rows));
+    const auto tokens =
+        step.batch.token_ids.subspan(static_cast<std::size_t>(sequence.first_row), static_cast<std::size_t>(sequence.num_rows));
     row_ids(w, c, sequence, tokens, history, step.ws.ngram_rows.data() + static_cast<std::ptrdiff_t>(sequence.first_row) * NG);
   }
   step.pool.parallel_for(step.T(), 4, [&](int begin, int end) {
     for (int t = begin; t < end; ++t)
       for (int j = 0; j < NG; ++j)
-        read_table_row(w.table, step.ws.ngram_rows[static_cast<std::size_t>(t) * NG + j], DE,
-                       step.ws.ngram_embedding.data() + static_cast<std::ptrdiff_t>(t) * c.ple_embed_dim + static_cast<std::ptrdiff_t>(j) * DE);
+        read_table_row(
+            w.table, step.ws.ngram_rows[static_cast<std::size_t>(t) * NG + j], DE,
+            step.ws.ngram_embedding.data() + static_cast<std::ptrdiff_t>(t) * c.ple_embed_dim + static_cast<std::ptrdiff_t>(j) * DE);
   });
 }
 
@@ -123,9 +126,11 @@ void ple_layer(const PackedPle& w, int layer, float* streams, StepContext& step)
   const int T = step.T(), width = c.streams_size(), kv_width = width + c.hidden_size;
   gather_embeddings(w, step);
   if (step.batch.taps != nullptr)
-    step.batch.taps->record_ids(layer, "ple.rows", {ws.ngram_rows.data(), static_cast<std::size_t>(T) * c.ngram_heads()}, {T, c.ngram_heads()});
+    step.batch.taps->record_ids(layer, "ple.rows", {ws.ngram_rows.data(), static_cast<std::size_t>(T) * c.ngram_heads()},
+                                {T, c.ngram_heads()});
   step.tap(layer, "ple.embedding", ws.ngram_embedding.data(), {{T, c.ple_embed_dim}});
-  matmul(w.key_value, {.T = T, .x = ws.ngram_embedding.data(), .ldx = c.ple_embed_dim, .y = ws.ple_key_value.data(), .ldy = kv_width}, step.pool);
+  matmul(w.key_value, {.T = T, .x = ws.ngram_embedding.data(), .ldx = c.ple_embed_dim, .y = ws.ple_key_value.data(), .ldy = kv_width},
+         step.pool);
   step.pool.parallel_for(T, 1, [&](int begin, int end) {
     for (int t = begin; t < end; ++t) {
       const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(t) * width;

@@ -9,13 +9,14 @@
 namespace tetrad::cpu {
 
 struct IndexGeometry {
-  int HI, DI, R;          // index heads, their dimension, tokens per block
-  int topk;               // blocks a query may select
+  int HI, DI, R;  // index heads, their dimension, tokens per block
+  int topk;       // blocks a query may select
   float eps;
 };
 
 // kb [DI] = rope(norm(bf(mean of R raw keys)), position of the block's first token); raw: R rows of DI, `ld` apart.
-void pool_block_key(const IndexGeometry& g, const float* raw, const float* norm_scale, const float* cos, const float* sin, int rotary_dim, float* kb);
+void pool_block_key(const IndexGeometry& g, const float* raw, const float* norm_scale, const float* cos, const float* sin, int rotary_dim,
+                    float* kb);
 
 // One query head in place: rope(norm(q), position).
 void index_query(const IndexGeometry& g, const float* norm_scale, const float* cos, const float* sin, int rotary_dim, float* q);

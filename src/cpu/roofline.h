@@ -8,10 +8,10 @@
 namespace tetrad::cpu {
 
 struct Roofline {
-  double read_gb_per_s = 0;       // 1e9 bytes per second, all threads streaming through memory far larger than any cache
-  double f32_gflop_per_s = 0;     // 1e9 float32 multiply-adds times two per second, all threads, registers only
+  double read_gb_per_s = 0;    // 1e9 bytes per second, all threads streaming through memory far larger than any cache
+  double f32_gflop_per_s = 0;  // 1e9 float32 multiply-adds times two per second, all threads, registers only
   int num_threads = 0;
-  std::string instruction_set;    // of the kernels, as Highway names it: "AVX2", "AVX3", "NEON"
+  std::string instruction_set;  // of the kernels, as Highway names it: "AVX2", "AVX3", "NEON"
 };
 
 // Each takes less than a second on a machine that is otherwise idle: the best of several passes, so a short disturbance does not count.

@@ -21,8 +21,8 @@ class RopeTable {
   static void rotate(float* x, const float* cos, const float* sin, int rotary_dim);
 
  private:
-  std::vector<float> inverse_frequencies_;     // [DR/2] float32
-  float attention_factor_ = 1.0f;              // yarn scales cos and sin
+  std::vector<float> inverse_frequencies_;  // [DR/2] float32
+  float attention_factor_ = 1.0f;           // yarn scales cos and sin
 };
 
 }  // namespace tetrad::cpu

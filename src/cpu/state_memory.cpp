@@ -40,7 +40,8 @@ std::byte* StateMemory::page(int index) {
 
 void StateMemory::copy_section(int destination, int source, StateKind kind, int layer) {
   const StateSection& section = layout_.slot_section(kind, layer);
-  if (section.bytes > 0 && destination != source) std::memcpy(slot(destination) + section.offset, slot(source) + section.offset, section.bytes);
+  if (section.bytes > 0 && destination != source)
+    std::memcpy(slot(destination) + section.offset, slot(source) + section.offset, section.bytes);
 }
 
 void StateMemory::clear_slot(int slot_index) {

@@ -19,9 +19,11 @@ class StateMemory {
   const StateLayout& layout() const { return layout_; }
   int num_slots() const { return num_slots_; }
   int num_pages() const { return num_pages_; }
-  std::size_t bytes() const { return static_cast<std::size_t>(num_slots_) * layout_.slot_bytes + static_cast<std::size_t>(num_pages_) * layout_.page_bytes; }
+  std::size_t bytes() const {
+    return static_cast<std::size_t>(num_slots_) * layout_.slot_bytes + static_cast<std::size_t>(num_pages_) * layout_.page_bytes;
+  }
 
-  std::byte* slot(int index);            // throws InternalError out of range
+  std::byte* slot(int index);  // throws InternalError out of range
   std::byte* page(int index);
   const std::byte* slot(int index) const { return const_cast<StateMemory*>(this)->slot(index); }
   const std::byte* page(int index) const { return const_cast<StateMemory*>(this)->page(index); }
@@ -34,7 +36,7 @@ class StateMemory {
   void copy_section(int destination, int source, StateKind kind, int layer);
 
   std::int64_t& length(int slot_index) { return *section<std::int64_t>(slot_index, StateKind::kPositions, -1); }
-  void clear_slot(int slot_index);       // zero, n-gram history = end of text
+  void clear_slot(int slot_index);  // zero, n-gram history = end of text
 
  private:
   struct Free {

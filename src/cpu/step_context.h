@@ -15,8 +15,8 @@ namespace tetrad::cpu {
 // How a stage's tensor lies in memory: rows `row_stride` apart, each row in `pieces` equal parts `piece_stride` apart. No allocation: it
 // is built in every step, with a sink or without.
 struct TapView {
-  std::array<std::int64_t, 3> shape{};   // [rows, ...], zero past the rank
-  std::int64_t row_stride = 0;     // 0: contiguous
+  std::array<std::int64_t, 3> shape{};  // [rows, ...], zero past the rank
+  std::int64_t row_stride = 0;          // 0: contiguous
   std::int64_t pieces = 1;
   std::int64_t piece_stride = 0;
 };

@@ -77,10 +77,37 @@ Workspace::Workspace(const Config& c, int max_rows, int max_positions) {
 
 std::size_t Workspace::bytes() const {
   std::size_t total = 0;
-  for (const auto* v : {&streams, &x, &y, &inject, &normed, &low_rank, &stream_gate, &projected, &heads, &conv, &decay, &beta, &rope_cos,
-                        &rope_sin, &block_scores, &attention_scores, &router_logits, &router_probs, &expert_weights, &grouped_x,
-                        &grouped_hidden, &grouped_out, &shared_hidden, &shared_out, &ngram_embedding, &ple_key_value, &ple_gated,
-                        &ple_normed, &logit_rows, &raw_index_keys, &block_rope})
+  for (const auto* v : {&streams,
+                        &x,
+                        &y,
+                        &inject,
+                        &normed,
+                        &low_rank,
+                        &stream_gate,
+                        &projected,
+                        &heads,
+                        &conv,
+                        &decay,
+                        &beta,
+                        &rope_cos,
+                        &rope_sin,
+                        &block_scores,
+                        &attention_scores,
+                        &router_logits,
+                        &router_probs,
+                        &expert_weights,
+                        &grouped_x,
+                        &grouped_hidden,
+                        &grouped_out,
+                        &shared_hidden,
+                        &shared_out,
+                        &ngram_embedding,
+                        &ple_key_value,
+                        &ple_gated,
+                        &ple_normed,
+                        &logit_rows,
+                        &raw_index_keys,
+                        &block_rope})
     total += vector_bytes(*v);
   for (const auto* v : {&selected, &expert_ids, &expert_first, &expert_rows, &selected_blocks}) total += vector_bytes(*v);
   return total + vector_bytes(block_order) + vector_bytes(k_rows) + vector_bytes(v_rows) + vector_bytes(ngram_rows);

@@ -30,7 +30,7 @@ class ConversationState {
 
  private:
   SequenceState state_;
-  std::vector<int> tokens_;                 // in state_
+  std::vector<int> tokens_;  // in state_
   std::optional<SequenceState> saved_;
   std::vector<int> saved_tokens_;
 };

@@ -9,8 +9,8 @@
 namespace tetrad {
 
 struct GenerationConfig {
-  SamplingParams sampling;          // greedy when do_sample is false or absent
-  std::vector<int> stop_ids;        // eos_token_id, in order, without repeats; may be empty
+  SamplingParams sampling;    // greedy when do_sample is false or absent
+  std::vector<int> stop_ids;  // eos_token_id, in order, without repeats; may be empty
 };
 
 // Unknown fields are ignored: the file carries settings of other libraries. Throws LoadError naming file and field.

@@ -58,18 +58,16 @@ void validate(const GenerationRequest& request, int vocab_size, int max_position
     if (request.prompt_ids[i] < 0 || request.prompt_ids[i] >= vocab_size)
       fail<InputError>("prompt token {} has id {}, outside the vocabulary [0, {})", i, request.prompt_ids[i], vocab_size);
   if (request.prompt_ids.size() >= static_cast<std::size_t>(max_length))
-    fail<InputError>("the prompt has {} tokens and the context holds {}, the answer included: shorten the prompt or raise the context length",
-                     request.prompt_ids.size(), max_length);
+    fail<InputError>(
+        "the prompt has {} tokens and the context holds {}, the answer included: shorten the prompt or raise the context length",
+        request.prompt_ids.size(), max_length);
   if (request.max_tokens < 0) fail<InputError>("max_tokens must be at least 1, or 0 for no limit, got {}", request.max_tokens);
   validate(request.sampling, vocab_size);
   const StopStrings checks_its_strings(request.stop_strings, request.include_stop);
 }
 
 Generator::Generator(StatePool& pool, const Tokenizer& tokenizer)
-    : pool_(&pool),
-      tokenizer_(&tokenizer),
-      stepper_(pool),
-      sampleable_(SampleableIds::of(tokenizer, pool.backend().config().vocab_size)) {}
+    : pool_(&pool), tokenizer_(&tokenizer), stepper_(pool), sampleable_(SampleableIds::of(tokenizer, pool.backend().config().vocab_size)) {}
 
 StepOutcome Generator::step(SequenceState& state, std::span<const int> ids, LogitsWanted logits) {
   const StepRequest request{&state, ids, logits};
@@ -120,8 +118,8 @@ GenerationResult Generator::generate(SequenceState& state, const GenerationReque
     result.text += stream.finish();
     return result;
   };
-  std::optional<StepOutcome> outcome =
-      prefill_chunks(state, std::span(request.prompt_ids).subspan(static_cast<std::size_t>(state.length())), LogitsWanted::kLast, is_cancelled);
+  std::optional<StepOutcome> outcome = prefill_chunks(
+      state, std::span(request.prompt_ids).subspan(static_cast<std::size_t>(state.length())), LogitsWanted::kLast, is_cancelled);
   timings.prefill_seconds = since_call.seconds();
   if (!outcome) return cancel();
 
@@ -146,9 +144,12 @@ GenerationResult Generator::generate(SequenceState& state, const GenerationReque
     const bool stop_id = std::find(request.stop_ids.begin(), request.stop_ids.end(), id) != request.stop_ids.end();
     std::string text = stop_id && request.skip_special ? std::string() : stream.feed(id);
     std::optional<FinishReason> finish;
-    if (stop_id || stream.stopped()) finish = FinishReason::kStop;
-    else if (request.max_tokens > 0 && static_cast<int>(result.ids.size()) >= request.max_tokens) finish = FinishReason::kLength;
-    else if (position + 1 >= max_length) finish = FinishReason::kContext;
+    if (stop_id || stream.stopped())
+      finish = FinishReason::kStop;
+    else if (request.max_tokens > 0 && static_cast<int>(result.ids.size()) >= request.max_tokens)
+      finish = FinishReason::kLength;
+    else if (position + 1 >= max_length)
+      finish = FinishReason::kContext;
     if (finish) text += stream.finish();
     result.text += text;
     token.text = text;

@@ -13,22 +13,22 @@
 namespace tetrad {
 
 enum class FinishReason {
-  kStop,        // a stop id or a stop string
-  kLength,      // max_tokens
-  kContext,     // the context is full
-  kCancelled,   // the caller said so
+  kStop,       // a stop id or a stop string
+  kLength,     // max_tokens
+  kContext,    // the context is full
+  kCancelled,  // the caller said so
 };
-std::string_view finish_reason_name(FinishReason reason);   // "stop", "length", "context", "cancelled"
+std::string_view finish_reason_name(FinishReason reason);  // "stop", "length", "context", "cancelled"
 
 struct GenerationRequest {
-  std::vector<int> prompt_ids;             // the whole prompt, whatever part of it the state already holds; not empty
+  std::vector<int> prompt_ids;  // the whole prompt, whatever part of it the state already holds; not empty
   SamplingParams sampling;
   std::vector<int> stop_ids;
   std::vector<std::string> stop_strings;
-  bool include_stop = false;               // keep a matched stop string in the text
-  bool skip_special = true;                // leave special tokens, the stop id among them, out of the text
-  int max_tokens = 0;                      // 0: until the context is full
-  int max_length = 0;                      // prompt and answer together; 0: max_positions of the model
+  bool include_stop = false;  // keep a matched stop string in the text
+  bool skip_special = true;   // leave special tokens, the stop id among them, out of the text
+  int max_tokens = 0;         // 0: until the context is full
+  int max_length = 0;         // prompt and answer together; 0: max_positions of the model
 };
 
 // Throws InputError for a request that cannot be honoured by a model with this vocabulary and context; generate() does so too, this serves
@@ -38,33 +38,33 @@ void validate(const GenerationRequest& request, int vocab_size, int max_position
 // One generated token. Text may lag behind its token: incomplete code points and what may become a stop string are held back.
 struct GeneratedToken {
   SampledToken sampled;
-  std::string_view text;                   // that became safe to show with this token; valid during the callback
+  std::string_view text;  // that became safe to show with this token; valid during the callback
 };
 
 struct GenerationTimings {
-  int cached_tokens = 0;                   // of the prompt, found in the state
-  int prefill_tokens = 0;                  // of the prompt, computed
-  int decode_steps = 0;                    // steps after the first token
+  int cached_tokens = 0;   // of the prompt, found in the state
+  int prefill_tokens = 0;  // of the prompt, computed
+  int decode_steps = 0;    // steps after the first token
   double prefill_seconds = 0;
-  double first_token_seconds = 0;          // from the call to the first token
+  double first_token_seconds = 0;  // from the call to the first token
   double decode_seconds = 0;
 
-  double prefill_rate() const { return prefill_seconds > 0 ? prefill_tokens / prefill_seconds : 0; }   // tokens/s
-  double decode_rate() const { return decode_seconds > 0 ? decode_steps / decode_seconds : 0; }        // tokens/s
+  double prefill_rate() const { return prefill_seconds > 0 ? prefill_tokens / prefill_seconds : 0; }  // tokens/s
+  double decode_rate() const { return decode_seconds > 0 ? decode_steps / decode_seconds : 0; }       // tokens/s
 };
 
 struct GenerationResult {
-  std::vector<int> ids;                    // generated, a stop id included
-  std::string text;                        // what the callbacks got, and after a cancel what was held back
+  std::vector<int> ids;  // generated, a stop id included
+  std::string text;      // what the callbacks got, and after a cancel what was held back
   FinishReason finish = FinishReason::kStop;
-  std::vector<SampledToken> tokens;        // with logprobs, one per id; empty unless the request asks for logprobs
+  std::vector<SampledToken> tokens;  // with logprobs, one per id; empty unless the request asks for logprobs
   GenerationTimings timings;
 };
 
 class Generator {
  public:
-  using OnToken = std::function<bool(const GeneratedToken&)>;   // false cancels; that token stays part of the result
-  using IsCancelled = std::function<bool()>;                    // asked before every step, so a long prefill can be left too
+  using OnToken = std::function<bool(const GeneratedToken&)>;  // false cancels; that token stays part of the result
+  using IsCancelled = std::function<bool()>;                   // asked before every step, so a long prefill can be left too
 
   Generator(StatePool& pool, const Tokenizer& tokenizer);
 
@@ -79,7 +79,8 @@ class Generator {
 
  private:
   StepOutcome step(SequenceState& state, std::span<const int> ids, LogitsWanted logits);
-  std::optional<StepOutcome> prefill_chunks(SequenceState& state, std::span<const int> ids, LogitsWanted logits, const IsCancelled& is_cancelled);
+  std::optional<StepOutcome> prefill_chunks(SequenceState& state, std::span<const int> ids, LogitsWanted logits,
+                                            const IsCancelled& is_cancelled);
 
   StatePool* pool_;
   const Tokenizer* tokenizer_;

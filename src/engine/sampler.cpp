@@ -23,7 +23,8 @@ SampleableIds SampleableIds::of(const Tokenizer& tokenizer, int vocab_size) {
   return ids;
 }
 
-Sampler::Sampler(SamplingParams params, SampleableIds ids, std::span<const int> prompt_ids) : params_(std::move(params)), ids_(std::move(ids)) {
+Sampler::Sampler(SamplingParams params, SampleableIds ids, std::span<const int> prompt_ids)
+    : params_(std::move(params)), ids_(std::move(ids)) {
   validate(params_, ids_.vocab_size);
   TETRAD_CHECK(ids_.limit >= 0 && ids_.limit <= ids_.vocab_size, "limit {} of {} ids", ids_.limit, ids_.vocab_size);
   if (static_cast<float>(params_.temperature) == 0.0f) params_.temperature = 0.0;
@@ -94,7 +95,8 @@ void Sampler::report_logprobs(std::span<const float> row, std::span<const float>
 }
 
 SampledToken Sampler::sample(std::span<const float> logits, std::int64_t position) {
-  TETRAD_CHECK(static_cast<int>(logits.size()) == ids_.vocab_size, "sample: {} logits for a vocabulary of {}", logits.size(), ids_.vocab_size);
+  TETRAD_CHECK(static_cast<int>(logits.size()) == ids_.vocab_size, "sample: {} logits for a vocabulary of {}", logits.size(),
+               ids_.vocab_size);
   if (!is_sound(logits)) {
     const auto bad = std::find_if(logits.begin(), logits.end(), [](float x) { return !(x <= std::numeric_limits<float>::max()); });
     fail<NumericError>("logits at position {}: {} at token id {}", position, *bad, bad - logits.begin());

@@ -7,7 +7,8 @@
 //   vLLM: bias, penalties and temperature as here, then min-p before top-k and top-p. min-p compares with the best token only, so the
 //     order matters just where top-p is on too: here top-p measures the mass before min-p thins it.
 // Each filter works on what the one before it left, renormalised. The repetition penalty divides a positive logit and multiplies a negative
-// one, for tokens of the prompt and of the answer; frequency (times the count) and presence (once) are subtracted, for tokens of the answer.
+// one, for tokens of the prompt and of the answer; frequency (times the count) and presence (once) are subtracted, for tokens of the
+// answer.
 //
 // Ties: higher score first, then lower id; greedy takes the first. A row is drawn by the inverse of its cumulative distribution in order of
 // id, with one Philox number keyed by the seed and the position of the token, so a draw does not depend on what shares the batch.
@@ -28,9 +29,9 @@ class Tokenizer;
 
 // The ids that stand for a token: [0, limit) without the holes.
 struct SampleableIds {
-  int vocab_size = 0;       // [V], length of a row of logits
+  int vocab_size = 0;  // [V], length of a row of logits
   int limit = 0;
-  std::vector<int> holes;   // ascending, below limit
+  std::vector<int> holes;  // ascending, below limit
 
   static SampleableIds all(int vocab_size) { return {vocab_size, vocab_size, {}}; }
   static SampleableIds of(const Tokenizer& tokenizer, int vocab_size);
@@ -43,8 +44,8 @@ struct TokenLogprob {
 
 struct SampledToken {
   int id = 0;
-  std::optional<TokenLogprob> logprob;   // present when the request asks for logprobs
-  std::vector<TokenLogprob> top;         // best first; ids that stand for a token only
+  std::optional<TokenLogprob> logprob;  // present when the request asks for logprobs
+  std::vector<TokenLogprob> top;        // best first; ids that stand for a token only
 };
 
 class Sampler {
@@ -71,7 +72,7 @@ class Sampler {
   SamplingParams params_;
   SampleableIds ids_;
   std::unordered_map<int, TokenUse> use_;
-  std::vector<float> scores_, weights_;       // [V], reused from token to token
+  std::vector<float> scores_, weights_;  // [V], reused from token to token
   std::vector<float> best_scores_;
   std::vector<ScoredToken> best_;
 };

@@ -8,16 +8,16 @@
 namespace tetrad {
 
 struct SamplingParams {
-  double temperature = 1.0;                       // 0: greedy
-  int top_k = 0;                                  // 0 or -1: off
-  double top_p = 1.0;                             // 1: off
-  double min_p = 0.0;                             // 0: off
-  double repetition_penalty = 1.0;                // 1: off; prompt and answer count
-  double presence_penalty = 0.0;                  // of tokens of the answer
-  double frequency_penalty = 0.0;                 // of tokens of the answer
-  std::vector<std::pair<int, double>> logit_bias = {};   // token id, added to its logit
+  double temperature = 1.0;                             // 0: greedy
+  int top_k = 0;                                        // 0 or -1: off
+  double top_p = 1.0;                                   // 1: off
+  double min_p = 0.0;                                   // 0: off
+  double repetition_penalty = 1.0;                      // 1: off; prompt and answer count
+  double presence_penalty = 0.0;                        // of tokens of the answer
+  double frequency_penalty = 0.0;                       // of tokens of the answer
+  std::vector<std::pair<int, double>> logit_bias = {};  // token id, added to its logit
   std::uint64_t seed = 0;
-  std::optional<int> logprobs = {};               // report the chosen token and this many of the best
+  std::optional<int> logprobs = {};  // report the chosen token and this many of the best
 
   bool greedy() const { return temperature == 0.0; }
 };

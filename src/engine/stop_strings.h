@@ -19,15 +19,15 @@ class StopStrings {
 
   // The text that is safe to show: never a byte that belongs to a stop string or may still turn out to. Empty once stopped.
   std::string feed(std::string_view text);
-  std::string finish();                              // no more text comes: what was held back
+  std::string finish();  // no more text comes: what was held back
   bool stopped() const { return matched_.has_value(); }
   const std::string* matched() const { return matched_ ? &patterns_[*matched_].text : nullptr; }
 
  private:
   struct Pattern {
     std::string text;
-    std::vector<std::size_t> fallback;               // fallback[n]: longest proper border of the first n bytes
-    std::size_t state = 0;                           // longest prefix of text that ends what was fed
+    std::vector<std::size_t> fallback;  // fallback[n]: longest proper border of the first n bytes
+    std::size_t state = 0;              // longest prefix of text that ends what was fed
   };
   std::vector<Pattern> patterns_;
   bool include_stop_;

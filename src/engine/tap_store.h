@@ -16,7 +16,7 @@ struct TapTensor {
 
 class TapStore : public TapSink {
  public:
-  using Key = std::pair<int, std::string>;   // layer, stage
+  using Key = std::pair<int, std::string>;  // layer, stage
 
   void record(int layer, std::string_view stage, std::span<const float> values, std::vector<std::int64_t> shape) override;
   void record_ids(int layer, std::string_view stage, std::span<const std::int64_t> values, std::vector<std::int64_t> shape) override;
@@ -26,12 +26,12 @@ class TapStore : public TapSink {
   std::map<Key, TapTensor> tensors;
   std::map<Key, std::vector<std::int64_t>> ids;
   struct Selection {
-    std::vector<int> positions;      // as chosen, before any forcing
+    std::vector<int> positions;  // as chosen, before any forcing
     std::vector<float> block_scores;
   };
-  std::map<int, std::map<int, Selection>> selected;          // layer -> row
-  std::map<int, std::map<int, std::vector<int>>> forced_selections;   // layer -> row -> positions
-  std::map<Key, std::vector<float>> forced;                  // what the step goes on with after that stage
+  std::map<int, std::map<int, Selection>> selected;                  // layer -> row
+  std::map<int, std::map<int, std::vector<int>>> forced_selections;  // layer -> row -> positions
+  std::map<Key, std::vector<float>> forced;                          // what the step goes on with after that stage
 };
 
 }  // namespace tetrad

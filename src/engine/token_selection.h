@@ -28,7 +28,8 @@ void softmax_weights(std::span<const float> scores, float best, float temperatur
 // Sum in a fixed order, in double.
 double sum_weights(std::span<const float> weights);
 
-// Zeroes every weight outside the smallest set, taken in rank order, whose mass reaches top_p of the total (the token that crosses is kept).
+// Zeroes every weight outside the smallest set, taken in rank order, whose mass reaches top_p of the total (the token that crosses is
+// kept).
 void keep_top_p(std::span<const float> scores, std::span<float> weights, double top_p);
 
 // The first index, in ascending order, at which the running sum of weights exceeds uniform * total. At least one weight is positive.

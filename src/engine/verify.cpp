@@ -18,16 +18,16 @@
 namespace tetrad {
 namespace {
 
-constexpr double kSpreadMultiple = 2.0;      // how far beyond the reference's own spread a result may lie
+constexpr double kSpreadMultiple = 2.0;  // how far beyond the reference's own spread a result may lie
 // A stage computed from the reference's own inputs differs by single flipped roundings only (docs/numerics.md). Measured over both random
 // checkpoints, and doubled here: relative L2 of a row and share of unequal elements.
-constexpr double kForcedStageL2 = 0.0013;        // measured 0.00065
-constexpr double kForcedStageUnequal = 0.0016;   // measured 0.00078
+constexpr double kForcedStageL2 = 0.0013;       // measured 0.00065
+constexpr double kForcedStageUnequal = 0.0016;  // measured 0.00078
 // Where only a sub-block's output was recorded, the flips of its inner stages add up.
-constexpr double kForcedBlockL2 = 0.0082;        // measured 0.0041
-constexpr double kForcedBlockUnequal = 0.032;    // measured 0.016
-constexpr double kTiedScore = 2e-6;          // block scores closer than this, relative plus absolute, are a tie: accuracy of the scores
-constexpr int kRouterSteps = 2;              // bf16 steps between two router logits within which the reference's pick is a coin toss
+constexpr double kForcedBlockL2 = 0.0082;      // measured 0.0041
+constexpr double kForcedBlockUnequal = 0.032;  // measured 0.016
+constexpr double kTiedScore = 2e-6;            // block scores closer than this, relative plus absolute, are a tie: accuracy of the scores
+constexpr int kRouterSteps = 2;                // bf16 steps between two router logits within which the reference's pick is a coin toss
 constexpr const char* kRun = "bf16_cpu";
 constexpr const char* kOtherRuns[] = {"bf16_gpu", "f32_cpu"};
 
@@ -44,7 +44,9 @@ LogitMeasures measure_logits(std::span<const float> got, std::span<const float> 
   return {pick_regret(got, expected, row), d.mean_abs, d.p99_abs};
 }
 
-double ratio(double error, double tolerance) { return error == 0 ? 0 : tolerance == 0 ? std::numeric_limits<double>::infinity() : error / tolerance; }
+double ratio(double error, double tolerance) {
+  return error == 0 ? 0 : tolerance == 0 ? std::numeric_limits<double>::infinity() : error / tolerance;
+}
 
 // Distance in bf16 steps of two values of one sign, or through zero.
 int bf16_steps(float a, float b) {
@@ -56,12 +58,14 @@ int bf16_steps(float a, float b) {
 }
 
 // With FP8 experts the engine multiplies by float(code) * scale as it is, the reference's bf16 run by that product rounded to bf16: half a
-// bf16 step per weight, 2^-9 relative at most, which no flipped rounding bounds; through three products and two activations it reaches 0.0108.
+// bf16 step per weight, 2^-9 relative at most, which no flipped rounding bounds; through three products and two activations it reaches
+// 0.0108.
 constexpr double kFp8ExpertL2 = 0.022;
 
 class Replay {
  public:
-  Replay(StatePool& pool, const std::filesystem::path& file) : pool_(pool), stepper_(pool), golden_(file), vocab_(pool.backend().config().vocab_size) {}
+  Replay(StatePool& pool, const std::filesystem::path& file)
+      : pool_(pool), stepper_(pool), golden_(file), vocab_(pool.backend().config().vocab_size) {}
 
   VerifyReport run() {
     for (int i = 0; golden_.has(name(i, "tokens")); ++i) {
@@ -107,7 +111,8 @@ class Replay {
     const std::vector<float> expected = golden_.floats(name(i, stage + "." + kRun));
     LogitMeasures spread;
     for (const char* other : kOtherRuns)
-      if (golden_.has(name(i, stage + "." + other))) spread.widen(measure_logits(golden_.floats(name(i, stage + "." + other)), expected, vocab_));
+      if (golden_.has(name(i, stage + "." + other)))
+        spread.widen(measure_logits(golden_.floats(name(i, stage + "." + other)), expected, vocab_));
     const LogitMeasures error = measure_logits(got, expected, vocab_);
     VerifyRow row;
     row.golden_case = i;
@@ -124,8 +129,10 @@ class Replay {
     row.pass = row.error_measure <= row.tolerance;
     const std::string gpu = name(i, stage + ".bf16_gpu");
     const bool runs_agree = golden_.has(gpu) && distance(golden_.floats(gpu), expected, vocab_).unequal == 0;
-    if (row.error.unequal == 0) row.note = "bits equal";
-    else if (runs_agree) row.note = "reference CPU = GPU here";
+    if (row.error.unequal == 0)
+      row.note = "bits equal";
+    else if (runs_agree)
+      row.note = "reference CPU = GPU here";
     report_.rows.push_back(std::move(row));
   }
 
@@ -151,22 +158,28 @@ class Replay {
     const std::vector<StageName> stages = stage_names(i);
     TapStore free_run, forced_run;
     for (const StageName& stage : stages) {
-      if (stage.local == "qsa.selected") forced_run.forced_selections[stage.layer] = reference_selections(i, stage.full);
-      else if (stage.local != "moe.experts") forced_run.forced[{stage.layer, stage.local}] = golden_.floats(name(i, stage.full + "." + kRun));
+      if (stage.local == "qsa.selected")
+        forced_run.forced_selections[stage.layer] = reference_selections(i, stage.full);
+      else if (stage.local != "moe.experts")
+        forced_run.forced[{stage.layer, stage.local}] = golden_.floats(name(i, stage.full + "." + kRun));
     }
     run_taps(i, free_run);
     run_taps(i, forced_run);
     for (const StageName& stage : stages) {
-      if (stage.local == "moe.experts") judge_experts(i, stage, forced_run);
-      else if (stage.local == "qsa.selected") judge_selected(i, stage, forced_run);
-      else judge_free(i, stage, free_run), judge_forced(i, stage, forced_run);
+      if (stage.local == "moe.experts")
+        judge_experts(i, stage, forced_run);
+      else if (stage.local == "qsa.selected")
+        judge_selected(i, stage, forced_run);
+      else
+        judge_free(i, stage, free_run), judge_forced(i, stage, forced_run);
     }
   }
 
   void run_taps(int i, TapStore& taps) {
     SequenceState state(pool_);
     const std::vector<int> tokens = ids(i, "tokens");
-    TETRAD_CHECK(static_cast<int>(tokens.size()) <= pool_.backend().max_rows(), "the stages of {} tokens need as many rows in a step", tokens.size());
+    TETRAD_CHECK(static_cast<int>(tokens.size()) <= pool_.backend().max_rows(), "the stages of {} tokens need as many rows in a step",
+                 tokens.size());
     const StepRequest request{&state, tokens, LogitsWanted::kNone};
     stepper_.run({&request, 1}, &taps);
   }
@@ -208,8 +221,10 @@ class Replay {
     VerifyRow row;
     row.stage = stage.full + " (forced)";
     std::set<int> open;
-    if (stage.local == "attn.out" && !golden_.has(name(i, fmt::format("layer{}.qsa.selected.{}", stage.layer, kRun)))) open = tied_rows(taps, stage.layer);
-    if (stage.local == "moe.out" || stage.local == "moe.routed_out" || stage.local == "moe.weights") open = compare_experts(i, stage.layer, taps).excused;
+    if (stage.local == "attn.out" && !golden_.has(name(i, fmt::format("layer{}.qsa.selected.{}", stage.layer, kRun))))
+      open = tied_rows(taps, stage.layer);
+    if (stage.local == "moe.out" || stage.local == "moe.routed_out" || stage.local == "moe.weights")
+      open = compare_experts(i, stage.layer, taps).excused;
     if (measure_stage(i, stage, taps, open, row)) {
       const double share = static_cast<double>(row.error.unequal) / static_cast<double>(row.error.count);
       const bool alone = golden_.has(name(i, fmt::format("layer{}.attn.mixed.{}", stage.layer, kRun)));
@@ -239,8 +254,8 @@ class Replay {
   }
 
   struct ExpertComparison {
-    std::set<int> excused;   // rows whose picks differ where the reference's own logits leave the choice open
-    int wrong = 0;           // rows that differ otherwise
+    std::set<int> excused;  // rows whose picks differ where the reference's own logits leave the choice open
+    int wrong = 0;          // rows that differ otherwise
   };
 
   ExpertComparison compare_experts(int i, int layer, const TapStore& taps) const {
@@ -253,16 +268,21 @@ class Replay {
     const auto EK = static_cast<std::size_t>(c.experts_per_token), E = static_cast<std::size_t>(c.num_experts);
     const auto logits = golden_.floats(name(i, fmt::format("layer{}.moe.router_logits.{}", layer, kRun)));
     for (std::size_t t = 0; t * EK < expected.size(); ++t) {
-      const std::set<std::int64_t> a(got.begin() + static_cast<std::ptrdiff_t>(t * EK), got.begin() + static_cast<std::ptrdiff_t>((t + 1) * EK));
-      const std::set<std::int64_t> b(expected.begin() + static_cast<std::ptrdiff_t>(t * EK), expected.begin() + static_cast<std::ptrdiff_t>((t + 1) * EK));
+      const std::set<std::int64_t> a(got.begin() + static_cast<std::ptrdiff_t>(t * EK),
+                                     got.begin() + static_cast<std::ptrdiff_t>((t + 1) * EK));
+      const std::set<std::int64_t> b(expected.begin() + static_cast<std::ptrdiff_t>(t * EK),
+                                     expected.begin() + static_cast<std::ptrdiff_t>((t + 1) * EK));
       if (a == b) continue;
       bool open = true;
       for (const std::int64_t mine : a)
         for (const std::int64_t theirs : b)
           if (!b.contains(mine) && !a.contains(theirs))
-            open &= bf16_steps(logits[t * E + static_cast<std::size_t>(mine)], logits[t * E + static_cast<std::size_t>(theirs)]) <= kRouterSteps;
-      if (open) result.excused.insert(static_cast<int>(t));
-      else ++result.wrong;
+            open &= bf16_steps(logits[t * E + static_cast<std::size_t>(mine)], logits[t * E + static_cast<std::size_t>(theirs)]) <=
+                    kRouterSteps;
+      if (open)
+        result.excused.insert(static_cast<int>(t));
+      else
+        ++result.wrong;
     }
     return result;
   }
@@ -274,9 +294,10 @@ class Replay {
     row.stage = stage.full + " (forced)";
     row.error_measure = comparison.wrong;
     row.pass = comparison.wrong == 0;
-    row.note = comparison.wrong > 0          ? fmt::format("{} rows differ", comparison.wrong)
-               : comparison.excused.empty() ? "ids equal"
-                                            : fmt::format("ids equal but {} rows within {} bf16 steps", comparison.excused.size(), kRouterSteps);
+    row.note = comparison.wrong > 0 ? fmt::format("{} rows differ", comparison.wrong)
+               : comparison.excused.empty()
+                   ? "ids equal"
+                   : fmt::format("ids equal but {} rows within {} bf16 steps", comparison.excused.size(), kRouterSteps);
     report_.rows.push_back(std::move(row));
   }
 
@@ -312,7 +333,8 @@ class Replay {
     const int R = pool_.backend().config().compress_ratio;
     int wrong = 0, ties = 0;
     for (const auto& [t, selection] : taps.selected.at(stage.layer)) {
-      const std::set<int> mine(selection.positions.begin(), selection.positions.end()), theirs(reference.at(t).begin(), reference.at(t).end());
+      const std::set<int> mine(selection.positions.begin(), selection.positions.end()),
+          theirs(reference.at(t).begin(), reference.at(t).end());
       if (mine == theirs) continue;
       bool open = mine.size() == theirs.size();
       for (const int a : mine)
@@ -329,7 +351,9 @@ class Replay {
     row.stage = stage.full + " (forced)";
     row.error_measure = wrong;
     row.pass = wrong == 0;
-    row.note = wrong > 0 ? fmt::format("{} rows differ", wrong) : ties == 0 ? "sets equal" : fmt::format("sets equal but {} rows of tied scores", ties);
+    row.note = wrong > 0   ? fmt::format("{} rows differ", wrong)
+               : ties == 0 ? "sets equal"
+                           : fmt::format("sets equal but {} rows of tied scores", ties);
     report_.rows.push_back(std::move(row));
   }
 
@@ -347,12 +371,12 @@ bool VerifyReport::passed() const {
 }
 
 std::string VerifyReport::table() const {
-  std::string text = fmt::format("{:>4} {:<34} {:>10} {:>14} {:>10} {:>10} {:>10} {:>10}  {}\n", "case", "stage", "max abs", "at", "measure", "tolerance",
-                                 "ref spread", "unequal", "");
+  std::string text = fmt::format("{:>4} {:<34} {:>10} {:>14} {:>10} {:>10} {:>10} {:>10}  {}\n", "case", "stage", "max abs", "at",
+                                 "measure", "tolerance", "ref spread", "unequal", "");
   for (const VerifyRow& row : rows)
-    text += fmt::format("{:>4} {:<34} {:>10.3g} {:>14} {:>10.3g} {:>10.3g} {:>10.3g} {:>10}  {} {}\n", row.golden_case, row.stage, row.error.max_abs,
-                        coordinate_text(row.error.worst, row.row_size), row.error_measure, row.tolerance, row.reference_spread, row.error.unequal,
-                        row.pass ? "pass" : "FAIL", row.note);
+    text += fmt::format("{:>4} {:<34} {:>10.3g} {:>14} {:>10.3g} {:>10.3g} {:>10.3g} {:>10}  {} {}\n", row.golden_case, row.stage,
+                        row.error.max_abs, coordinate_text(row.error.worst, row.row_size), row.error_measure, row.tolerance,
+                        row.reference_spread, row.error.unequal, row.pass ? "pass" : "FAIL", row.note);
   return text;
 }
 

@@ -13,7 +13,7 @@
 namespace tetrad {
 namespace {
 
-constexpr std::size_t kReferenceMaxTokens = 64;   // an answer of the goldens that long was cut, not ended
+constexpr std::size_t kReferenceMaxTokens = 64;  // an answer of the goldens that long was cut, not ended
 
 nlohmann::ordered_json read_golden(const std::filesystem::path& file) {
   const MappedFile mapped = MappedFile::open(file);
@@ -49,7 +49,8 @@ TextCheck verify_template(const std::filesystem::path& file, const ChatTemplate&
     if (!entry.at("tools").is_null()) conversation["tools"] = entry.at("tools");
     const std::string rendered = chat_template.render(conversation_variables(conversation));
     count(check, rendered == entry.at("rendered").get<std::string>(), fmt::format("rendering of conversation {}", check.checked));
-    count(check, tokenizer.encode(rendered) == entry.at("ids").get<std::vector<int>>(), fmt::format("ids of conversation {}", check.checked / 2));
+    count(check, tokenizer.encode(rendered) == entry.at("ids").get<std::vector<int>>(),
+          fmt::format("ids of conversation {}", check.checked / 2));
   }
   return check;
 }
@@ -72,8 +73,8 @@ std::vector<TextCheck> verify_generation(const std::filesystem::path& file, Stat
 
     double margin = std::numeric_limits<double>::infinity();
     for (const double m : entry.at("cpu_bf16").at("margin").get<std::vector<double>>()) margin = std::min(margin, m);
-    TextCheck check{.what = fmt::format("{} case {} ({}, {} tokens)", file.filename().string(), checks.size(), entry.at("task").get<std::string>(),
-                                        request.prompt_ids.size()),
+    TextCheck check{.what = fmt::format("{} case {} ({}, {} tokens)", file.filename().string(), checks.size(),
+                                        entry.at("task").get<std::string>(), request.prompt_ids.size()),
                     .note = fmt::format("least margin {:.2f}", margin)};
     for (std::size_t i = 0; i < std::max(expected.size(), result.ids.size()); ++i)
       count(check, i < expected.size() && i < result.ids.size() && expected[i] == result.ids[i], fmt::format("token {} of the answer", i));

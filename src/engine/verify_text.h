@@ -11,10 +11,10 @@
 namespace tetrad {
 
 struct TextCheck {
-  std::string what;        // "golden-tokenizer.json", "golden-generate.json case 3 (define)"
-  int checked = 0;         // strings, conversations, or tokens
+  std::string what;  // "golden-tokenizer.json", "golden-generate.json case 3 (define)"
+  int checked = 0;   // strings, conversations, or tokens
   int wrong = 0;
-  std::string note;        // the first disagreement, or the least margin between the reference's first and second candidate
+  std::string note;  // the first disagreement, or the least margin between the reference's first and second candidate
   bool pass() const { return checked > 0 && wrong == 0; }
 };
 

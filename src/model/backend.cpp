@@ -12,7 +12,8 @@ std::size_t MemoryPlan::total_bytes() const {
 
 std::string MemoryPlan::table() const {
   std::string text = fmt::format("{:<10} {:<34} {:>12}\n", "arena", "what", "MiB");
-  for (const Row& row : rows) text += fmt::format("{:<10} {:<34} {:>12.2f}\n", row.arena, row.name, static_cast<double>(row.bytes) / (1 << 20));
+  for (const Row& row : rows)
+    text += fmt::format("{:<10} {:<34} {:>12.2f}\n", row.arena, row.name, static_cast<double>(row.bytes) / (1 << 20));
   return text + fmt::format("{:<10} {:<34} {:>12.2f}\n", "total", "", static_cast<double>(total_bytes()) / (1 << 20));
 }
 

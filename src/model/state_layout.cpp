@@ -9,8 +9,8 @@
 namespace tetrad {
 namespace {
 
-constexpr std::size_t kSectionAlignment = 64;   // a cache line; also what vector loads of either backend need
-constexpr int kPageTokensTarget = 64;           // small enough that a fork copies little, large enough that page lists stay short
+constexpr std::size_t kSectionAlignment = 64;  // a cache line; also what vector loads of either backend need
+constexpr int kPageTokensTarget = 64;          // small enough that a fork copies little, large enough that page lists stay short
 constexpr std::size_t kBf16Bytes = 2, kF32Bytes = 4, kTokenBytes = 4;
 
 std::size_t add_section(std::vector<StateSection>& sections, std::size_t total, StateSection section) {
@@ -30,8 +30,8 @@ struct LayoutBuilder {
 
   void page(StateKind kind, int layer, std::string name, std::size_t row_bytes, int tokens_per_row) {
     const std::size_t rows = static_cast<std::size_t>(layout.page_tokens / tokens_per_row);
-    layout.page_bytes =
-        add_section(layout.page_sections, layout.page_bytes, {kind, layer, std::move(name), 0, rows * row_bytes, row_bytes, tokens_per_row});
+    layout.page_bytes = add_section(layout.page_sections, layout.page_bytes,
+                                    {kind, layer, std::move(name), 0, rows * row_bytes, row_bytes, tokens_per_row});
   }
 
   // `kv` and `keys` differ from kKv and kIndexKeys for the draft head, whose caches are a kind of their own.

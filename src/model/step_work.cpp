@@ -8,8 +8,8 @@ namespace {
 constexpr double kBf16 = 2.0, kF32 = 4.0;
 
 struct LayerWeightsCount {
-  double dense = 0;     // elements of the linears every token uses
-  double expert = 0;    // elements of one routed expert
+  double dense = 0;   // elements of the linears every token uses
+  double expert = 0;  // elements of one routed expert
 };
 
 double hyper_connection(const Config& c, bool inject) {

@@ -5,9 +5,9 @@
 namespace tetrad {
 
 struct StepWork {
-  double weight_bytes = 0;   // every weight that the step reads, once; experts: experts_per_token of them
-  double state_bytes = 0;    // recurrent state read and written, attended K and V rows, block keys scored
-  double flops = 0;          // multiply-adds of the linears times two
+  double weight_bytes = 0;  // every weight that the step reads, once; experts: experts_per_token of them
+  double state_bytes = 0;   // recurrent state read and written, attended K and V rows, block keys scored
+  double flops = 0;         // multiply-adds of the linears times two
 
   double bytes() const { return weight_bytes + state_bytes; }
 };

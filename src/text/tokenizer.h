@@ -25,11 +25,11 @@ class Tokenizer {
   // Ids without a token (padding rows of the vocabulary) and ids out of range throw InputError. Incomplete UTF-8 becomes U+FFFD.
   std::string decode(std::span<const int> ids, bool skip_special = false) const;
 
-  std::string_view token_bytes(int id) const;          // raw bytes the token stands for; empty for an id without a token
+  std::string_view token_bytes(int id) const;  // raw bytes the token stands for; empty for an id without a token
   bool is_added(int id) const;
-  bool is_special(int id) const;                       // an added token with special=true
+  bool is_special(int id) const;  // an added token with special=true
   std::optional<int> added_token(std::string_view content) const;
-  int size() const;                                    // one past the largest id that has a token
+  int size() const;  // one past the largest id that has a token
 
  private:
   struct Impl;
@@ -41,8 +41,8 @@ class Tokenizer {
 class StreamDetokenizer {
  public:
   explicit StreamDetokenizer(const Tokenizer& tokenizer, bool skip_special = false);
-  std::string feed(int id);                            // the text that became complete
-  std::string finish();                                // what is left, incomplete bytes as U+FFFD
+  std::string feed(int id);  // the text that became complete
+  std::string finish();      // what is left, incomplete bytes as U+FFFD
 
  private:
   const Tokenizer* tokenizer_;

@@ -18,13 +18,15 @@ TEST_P(Golden, every_case_and_stage_is_within_the_references_own_spread) {
   EXPECT_TRUE(report.passed());
 }
 
-INSTANTIATE_TEST_SUITE_P(checkpoints, Golden, ::testing::Values("rand-small", "rand-heads", "variant-streams3", "variant-ratio8", "variant-ngram4",
-                                                                "variant-ngram2", "variant-nople", "variant-fp8"), [](const auto& p) {
-  std::string name = p.param;
-  for (char& c : name)
-    if (c == '-') c = '_';
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(checkpoints, Golden,
+                         ::testing::Values("rand-small", "rand-heads", "variant-streams3", "variant-ratio8", "variant-ngram4",
+                                           "variant-ngram2", "variant-nople", "variant-fp8"),
+                         [](const auto& p) {
+                           std::string name = p.param;
+                           for (char& c : name)
+                             if (c == '-') c = '_';
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace tetrad

@@ -64,7 +64,7 @@ struct Indexer {
   cpu::IndexGeometry geometry{kHeads, kDim, kRatio, 0, 1e-6f};
 };
 
-int budget_of(int index) { return index == 7 ? 64 : index == 8 ? 128 : 2048; }   // qsa-indexer.json
+int budget_of(int index) { return index == 7 ? 64 : index == 8 ? 128 : 2048; }  // qsa-indexer.json
 
 TEST(qsa_indexer, scores_and_selection_equal_the_reference) {
   const GoldenFile golden(test::golden_directory("qsa-indexer.safetensors"));
@@ -97,7 +97,8 @@ TEST(qsa_indexer, scores_and_selection_equal_the_reference) {
         double& largest = error > kScoreTolerance ? worst_flipped : worst;
         largest = std::max(largest, error);
       }
-      const int count = cpu::select_blocks({scores.data(), static_cast<std::size_t>(num_blocks)}, indexer.geometry.topk, order.data(), blocks.data());
+      const int count =
+          cpu::select_blocks({scores.data(), static_cast<std::size_t>(num_blocks)}, indexer.geometry.topk, order.data(), blocks.data());
       const int attended = cpu::expand_selection(indexer.geometry, {blocks.data(), static_cast<std::size_t>(count)}, row, positions.data());
       std::vector<std::int64_t> mask(static_cast<std::size_t>(indexer.tokens), 0);
       for (int n = 0; n < attended; ++n) mask[static_cast<std::size_t>(positions[static_cast<std::size_t>(n)])] = 1;
@@ -108,14 +109,16 @@ TEST(qsa_indexer, scores_and_selection_equal_the_reference) {
           const auto theirs = [&](int block) { return selected[i * mask.size() + static_cast<std::size_t>(block) * kRatio] != 0; };
           if (!mine(a) || theirs(a) || mine(b) || !theirs(b)) continue;
           const float score_a = scores[static_cast<std::size_t>(a)], score_b = scores[static_cast<std::size_t>(b)];
-          const float reference_a = expected[i * columns + static_cast<std::size_t>(a)], reference_b = expected[i * columns + static_cast<std::size_t>(b)];
+          const float reference_a = expected[i * columns + static_cast<std::size_t>(a)],
+                      reference_b = expected[i * columns + static_cast<std::size_t>(b)];
           (std::fabs(score_a - score_b) <= kScoreTolerance * (1 + score_a) ? tied : wrong_sets) += 1;
-          fmt::print("  row {}: block {} ({:.7g}, reference {:.7g}) for {} ({:.7g}, reference {:.7g})\n", row, a, score_a, reference_a, b, score_b, reference_b);
+          fmt::print("  row {}: block {} ({:.7g}, reference {:.7g}) for {} ({:.7g}, reference {:.7g})\n", row, a, score_a, reference_a, b,
+                     score_b, reference_b);
         }
       for (int p = num_blocks * kRatio; p <= row; ++p) EXPECT_NE(mask[static_cast<std::size_t>(p)], 0) << "tail of row " << row;
     }
-    fmt::print("case {} tokens {:>5}: worst {:.2e}, flipped {} of {} (worst {:.2e}), {} of {} selections differ, {} ties\n", index, indexer.tokens, worst, flipped,
-               total, worst_flipped, wrong_sets, rows.size(), tied);
+    fmt::print("case {} tokens {:>5}: worst {:.2e}, flipped {} of {} (worst {:.2e}), {} of {} selections differ, {} ties\n", index,
+               indexer.tokens, worst, flipped, total, worst_flipped, wrong_sets, rows.size(), tied);
     EXPECT_TRUE(index >= kExactCases || flipped == 0) << index;
     EXPECT_LE(static_cast<double>(flipped), kFlippedShare * static_cast<double>(total)) << index;
     EXPECT_LE(worst_flipped, kFlippedSize) << index;

@@ -84,7 +84,8 @@ std::pair<std::string, bool> stop_by_brute_force(const std::string& text, const 
 RC_GTEST_PROP(stop_strings, the_result_does_not_depend_on_the_cuts, ()) {
   const auto letter = rc::gen::element('a', 'b');
   const auto text = *rc::gen::container<std::string>(letter);
-  const auto stops = *rc::gen::resize(5, rc::gen::nonEmpty(rc::gen::container<std::vector<std::string>>(rc::gen::nonEmpty(rc::gen::container<std::string>(letter)))));
+  const auto stops = *rc::gen::resize(
+      5, rc::gen::nonEmpty(rc::gen::container<std::vector<std::string>>(rc::gen::nonEmpty(rc::gen::container<std::string>(letter)))));
   const bool include_stop = *rc::gen::arbitrary<bool>();
   const auto expected = stop_by_brute_force(text, stops, include_stop);
   StopStrings matcher(stops, include_stop);

@@ -13,7 +13,7 @@ using test::LoadedModel;
 
 struct Case {
   const char* name;
-  int tokens;      // past the budget and, for rand-heads, past a page
+  int tokens;  // past the budget and, for rand-heads, past a page
 };
 
 class State : public ::testing::TestWithParam<Case> {
@@ -24,7 +24,9 @@ class State : public ::testing::TestWithParam<Case> {
     if (!entry) entry = std::make_unique<LoadedModel>(test::golden_directory(GetParam().name));
     return *entry;
   }
-  static std::vector<int> ids(unsigned seed, int count) { return test::random_ids(count, model().config.vocab_size, seed, model().config.ple_eos_token); }
+  static std::vector<int> ids(unsigned seed, int count) {
+    return test::random_ids(count, model().config.vocab_size, seed, model().config.ple_eos_token);
+  }
 };
 
 void expect_same_state(const SequenceState& got, const SequenceState& expected, const std::string& what) {
@@ -78,7 +80,8 @@ TEST_P(State, alone_equals_in_a_batch) {
     }
     if (requests.empty()) break;
     const auto outcomes = stepper.run(requests);
-    for (std::size_t r = 0; r < who.size(); ++r) got[who[r]].insert(got[who[r]].end(), outcomes[r].logits.begin(), outcomes[r].logits.end());
+    for (std::size_t r = 0; r < who.size(); ++r)
+      got[who[r]].insert(got[who[r]].end(), outcomes[r].logits.begin(), outcomes[r].logits.end());
   }
   for (std::size_t i = 0; i < lengths.size(); ++i) {
     expect_same_bits(got[i], expected[i], "sequence " + std::to_string(i));
@@ -94,7 +97,7 @@ TEST_P(State, fork_equals_the_original) {
     m.feed(original, prompt);
     SequenceState fork = original.fork();
     expect_same_state(fork, original, "fork at " + std::to_string(length));
-    m.feed(fork, other);                               // must not disturb the original
+    m.feed(fork, other);  // must not disturb the original
     SequenceState untouched(*m.pool);
     m.feed(untouched, prompt);
     expect_same_bits(m.feed(original, next), m.feed(untouched, next), "original after a fork at " + std::to_string(length));
@@ -151,7 +154,7 @@ TEST_P(State, snapshot_other_work_restore_equals_undisturbed) {
     snapshot = first.snapshot();
   }
   SequenceState other(*m.pool);
-  m.feed(other, ids(13, 100));                          // takes the pages and slots that were given back
+  m.feed(other, ids(13, 100));  // takes the pages and slots that were given back
   SequenceState restored(*m.pool);
   m.feed(restored, ids(14, 3));
   restored.restore(snapshot);
@@ -168,7 +171,9 @@ TEST_P(State, saves_within_a_step_equal_stopping_there) {
   std::vector<StateSave> saves;
   for (const int row : {0, 2, 3, 16, 39}) saves.push_back({row, m.pool->take_slot()});
   m.backend->step({.token_ids = prompt,
-                   .sequences = std::vector<SequenceRows>{{.first_row = 0, .num_rows = 40, .start = 0, .slot = state.slot(), .pages = state.pages(), .saves = saves}},
+                   .sequences =
+                       std::vector<SequenceRows>{
+                           {.first_row = 0, .num_rows = 40, .start = 0, .slot = state.slot(), .pages = state.pages(), .saves = saves}},
                    .logit_rows = {}},
                   {});
   state.advance(40);
@@ -180,7 +185,8 @@ TEST_P(State, saves_within_a_step_equal_stopping_there) {
     m.backend->read_slot(save.slot, saved);
     m.backend->read_slot(stopped.slot(), expected);
     for (const StateSection& section : m.backend->state_layout().slot_sections)
-      EXPECT_EQ(0, std::memcmp(saved.data() + section.offset, expected.data() + section.offset, section.bytes)) << section.name << " after row " << save.row;
+      EXPECT_EQ(0, std::memcmp(saved.data() + section.offset, expected.data() + section.offset, section.bytes))
+          << section.name << " after row " << save.row;
     m.pool->release_slot(save.slot);
   }
 }
@@ -210,7 +216,7 @@ TEST_P(State, selection_within_the_budget_is_dense_attention) {
   Config dense_config = m.config;
   dense_config.index_budget = 1024 * dense_config.compress_ratio;
   LoadedModel dense(test::golden_directory(GetParam().name), LoadedModel::default_options(), dense_config);
-  const int reach = m.config.index_budget + m.config.compress_ratio - 1;   // the longest prefix that no selection cuts
+  const int reach = m.config.index_budget + m.config.compress_ratio - 1;  // the longest prefix that no selection cuts
   const std::vector<int> prompt = ids(19, reach + 40);
   SequenceState sparse(*m.pool);
   const std::vector<float> a = m.feed(sparse, prompt);

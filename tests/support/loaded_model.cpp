@@ -13,8 +13,10 @@ LoadedModel::LoadedModel(const std::filesystem::path& directory, BackendOptions 
     : LoadedModel(directory, options, load_config(directory / "config.json")) {}
 
 LoadedModel::LoadedModel(const std::filesystem::path& directory, BackendOptions options, Config changed)
-    : config(std::move(changed)), weights(load_weights(Checkpoint::open(directory), config)),
-      backend(cpu::make_backend(config, weights, options)), pool(std::make_unique<StatePool>(*backend)) {}
+    : config(std::move(changed)),
+      weights(load_weights(Checkpoint::open(directory), config)),
+      backend(cpu::make_backend(config, weights, options)),
+      pool(std::make_unique<StatePool>(*backend)) {}
 
 std::vector<float> LoadedModel::feed(SequenceState& state, const std::vector<int>& ids, int chunk) {
   Stepper stepper(*pool);

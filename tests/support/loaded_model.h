@@ -26,7 +26,7 @@ struct LoadedModel {
   std::vector<float> feed(SequenceState& state, const std::vector<int>& ids, int chunk = 1 << 20);
 };
 
-std::filesystem::path golden_directory(const std::string& name);   // tests/goldens/<name>
-std::vector<int> random_ids(int count, int vocab_size, unsigned seed, int eos = -1);   // about one id in twelve is `eos` if it is given
+std::filesystem::path golden_directory(const std::string& name);                      // tests/goldens/<name>
+std::vector<int> random_ids(int count, int vocab_size, unsigned seed, int eos = -1);  // about one id in twelve is `eos` if it is given
 
 }  // namespace tetrad::test

@@ -39,7 +39,8 @@ int& ScriptedBackend::token(std::span<const int> pages, int position) {
 }
 
 StepResult ScriptedBackend::step(const StepBatch& batch, std::span<float> logits) {
-  TETRAD_CHECK(static_cast<int>(batch.token_ids.size()) <= sizes_.max_rows, "{} rows of at most {}", batch.token_ids.size(), sizes_.max_rows);
+  TETRAD_CHECK(static_cast<int>(batch.token_ids.size()) <= sizes_.max_rows, "{} rows of at most {}", batch.token_ids.size(),
+               sizes_.max_rows);
   ++steps;
   rows_computed += static_cast<int>(batch.token_ids.size());
   StepResult result;
@@ -57,7 +58,8 @@ StepResult ScriptedBackend::step(const StepBatch& batch, std::span<float> logits
       history.push_back(id);
       if (rows.start + r == fault_at) result.faults.push_back({static_cast<int>(s), packed, 2, "router logits"});
       if (logit_row >= batch.logit_rows.size() || batch.logit_rows[logit_row] != packed) continue;
-      const auto row = logits.subspan(logit_row++ * static_cast<std::size_t>(sizes_.vocab_size), static_cast<std::size_t>(sizes_.vocab_size));
+      const auto row =
+          logits.subspan(logit_row++ * static_cast<std::size_t>(sizes_.vocab_size), static_cast<std::size_t>(sizes_.vocab_size));
       std::fill(row.begin(), row.end(), 0.0f);
       script_(history, row);
     }

@@ -40,9 +40,9 @@ class ScriptedBackend : public Backend {
   void read_page(int page, std::span<std::byte> bytes) const override;
   void write_page(int page, std::span<const std::byte> bytes) override;
 
-  int steps = 0;                       // steps run
-  int rows_computed = 0;               // packed rows of all steps
-  int fault_at = -1;                   // a row at this position reports a fault in layer 2
+  int steps = 0;          // steps run
+  int rows_computed = 0;  // packed rows of all steps
+  int fault_at = -1;      // a row at this position reports a fault in layer 2
 
  private:
   int& length(int slot);

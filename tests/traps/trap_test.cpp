@@ -21,15 +21,15 @@ constexpr double kRequiredDistance = 10.0;
 constexpr const char* kCheckpoints[] = {"rand-small", "rand-heads"};
 
 struct Finding {
-  double distance = 0;      // tolerances away
+  double distance = 0;  // tolerances away
   std::string where = "-";
-  int exact_broken = 0;     // gates without a tolerance (ids, sets, table rows) that the mutant broke
+  int exact_broken = 0;  // gates without a tolerance (ids, sets, table rows) that the mutant broke
 };
 
 Finding worst_finding(Mutant mutant) {
   Finding worst;
   for (const char* name : kCheckpoints) {
-    cpu::active_mutant = mutant;   // before loading: norms add their one at load
+    cpu::active_mutant = mutant;  // before loading: norms add their one at load
     test::LoadedModel model(test::golden_directory(name));
     const VerifyReport report = verify_goldens(*model.pool, test::golden_directory(name) / "golden.safetensors");
     cpu::active_mutant = Mutant::kNone;
@@ -40,7 +40,8 @@ Finding worst_finding(Mutant mutant) {
         continue;
       }
       const double distance = row.error_measure / row.tolerance;
-      if (distance > worst.distance) worst.distance = distance, worst.where = fmt::format("{} case {} {}", name, row.golden_case, row.stage);
+      if (distance > worst.distance)
+        worst.distance = distance, worst.where = fmt::format("{} case {} {}", name, row.golden_case, row.stage);
     }
   }
   return worst;
@@ -59,7 +60,7 @@ TEST_P(Trap, mutant_is_caught) {
 std::vector<int> checkpoint_mutants() {
   std::vector<int> mutants;
   for (int m = 1; m < static_cast<int>(Mutant::kCount); ++m)
-    if (static_cast<Mutant>(m) != Mutant::kPoolSum) mutants.push_back(m);   // has a fixture of its own below
+    if (static_cast<Mutant>(m) != Mutant::kPoolSum) mutants.push_back(m);  // has a fixture of its own below
   return mutants;
 }
 
@@ -77,7 +78,7 @@ TEST(Trap, without_a_mutant_every_gate_passes) {
 TEST(Trap, small_keys_tell_a_sum_from_a_mean) {
   constexpr int kRatio = 4, kDim = 64;
   constexpr float kEps = 1e-6f;
-  constexpr double kTolerance = 0.005;   // one bf16 step of a value below one, after the pooled mean was rounded to bf16
+  constexpr double kTolerance = 0.005;  // one bf16 step of a value below one, after the pooled mean was rounded to bf16
   std::vector<float> raw(kRatio * kDim), scale(kDim, 1.0f), cos(1, 1.0f), sin(1, 0.0f), got(kDim);
   for (std::size_t i = 0; i < raw.size(); ++i) raw[i] = round_bf16(4e-4f * static_cast<float>(static_cast<int>(i * 37 % 23) - 11) / 11.0f);
   std::vector<double> expected(kDim);

@@ -31,8 +31,10 @@ struct Outcome {
 std::string shell_quoted(const std::string& text) {
   std::string quoted = "'";
   for (const char c : text) {
-    if (c == '\'') quoted += "'\\''";
-    else quoted += c;
+    if (c == '\'')
+      quoted += "'\\''";
+    else
+      quoted += c;
   }
   return quoted += '\'';
 }
@@ -178,12 +180,14 @@ TEST(cli, run_keeps_stdout_for_the_answer) {
   EXPECT_NE(outcome.error.find("reading weights 100 %"), std::string::npos) << outcome.error;
   EXPECT_EQ(tetrad({"run", "--greedy", "--no-think", "-p", "-"}, "Situation: what does it mean?\n").out, outcome.out);
   EXPECT_EQ(tetrad({"run", "--greedy", "--raw", "-p", golden_cases()[0]["prompt"].get<std::string>()}).out, outcome.out);
-  EXPECT_EQ(tetrad({"run", "--greedy", "--no-think", "--stop", "general", "-p", "Situation: what does it mean?"}).out, "Situation (noun): the \n");
+  EXPECT_EQ(tetrad({"run", "--greedy", "--no-think", "--stop", "general", "-p", "Situation: what does it mean?"}).out,
+            "Situation (noun): the \n");
   EXPECT_EQ(tetrad({"run", "--greedy", "--no-think", "-n", "1", "-p", "Situation: what does it mean?"}).out, "S\n");
 }
 
 TEST(cli, the_seed_decides_a_sampled_answer) {
-  const std::vector<std::string> base{"run", "--raw", "-p", "The", "--temp", "1.5", "--top-k", "0", "--top-p", "1", "-n", "20", "--print-ids", "--seed"};
+  const std::vector<std::string> base{"run", "--raw",   "-p", "The", "--temp", "1.5",         "--top-k",
+                                      "0",   "--top-p", "1",  "-n",  "20",     "--print-ids", "--seed"};
   const auto with_seed = [&](const char* seed) {
     std::vector<std::string> arguments = base;
     arguments.emplace_back(seed);
@@ -208,8 +212,9 @@ TEST(cli, a_prompt_beyond_the_context_is_refused) {
 }
 
 TEST(cli, chat_answers_piped_questions_without_escape_codes) {
-  const Outcome outcome = tetrad({"chat", "--greedy", "--no-think"},
-                                 "Situation: what does it mean?\n\n/rest\n/help\n/system Be brief and exact.\nGive me a definition of declare.\n/exit\nnever asked\n");
+  const Outcome outcome = tetrad(
+      {"chat", "--greedy", "--no-think"},
+      "Situation: what does it mean?\n\n/rest\n/help\n/system Be brief and exact.\nGive me a definition of declare.\n/exit\nnever asked\n");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
   EXPECT_EQ(outcome.out, "Situation (noun): the general state of things.\nDeclare (verb): state emphatically and authoritatively.\n");
   EXPECT_NE(outcome.error.find("unknown command /rest: did you mean /reset?"), std::string::npos) << outcome.error;
@@ -221,7 +226,8 @@ TEST(cli, a_second_turn_sees_the_first) {
     if (golden["messages"].size() != 3) continue;
     const Outcome outcome = tetrad({"chat", "--greedy", "--no-think"}, golden["messages"][0]["content"].get<std::string>() + "\n" +
                                                                            golden["messages"][2]["content"].get<std::string>() + "\n");
-    const std::string expected = golden["messages"][1]["content"].get<std::string>() + "\n" + golden["expected_answer"].get<std::string>() + "\n";
+    const std::string expected =
+        golden["messages"][1]["content"].get<std::string>() + "\n" + golden["expected_answer"].get<std::string>() + "\n";
     EXPECT_EQ(outcome.out, expected) << outcome.error;
   }
 }
@@ -266,7 +272,8 @@ TEST(options, token_counts) {
   EXPECT_EQ(parse_token_count("4096", "-c"), 4096);
   EXPECT_EQ(parse_token_count("128k", "-c"), 131072);
   EXPECT_EQ(parse_token_count("1M", "-c"), 1 << 20);
-  for (const char* bad : {"", "k", "0", "-1", "1.5k", "12kk", "99999999999", "4194304k", "auto "}) EXPECT_THROW(parse_token_count(bad, "-c"), InputError) << bad;
+  for (const char* bad : {"", "k", "0", "-1", "1.5k", "12kk", "99999999999", "4194304k", "auto "})
+    EXPECT_THROW(parse_token_count(bad, "-c"), InputError) << bad;
 }
 
 TEST(options, token_ids) {

@@ -73,7 +73,8 @@ TEST(generation_config, errors_name_file_field_and_value) {
 
 TEST(generation_config, hostile_files_are_bounded) {
   EXPECT_NE(error_of(std::string(100000, '[')).find("generation_config.json"), std::string::npos);
-  EXPECT_NE(error_of(fmt::format("{{\"a\":{}{}}}", std::string(1000, '['), std::string(1000, ']'))).find("nested deeper"), std::string::npos);
+  EXPECT_NE(error_of(fmt::format("{{\"a\":{}{}}}", std::string(1000, '['), std::string(1000, ']'))).find("nested deeper"),
+            std::string::npos);
   EXPECT_NE(error_of(fmt::format("{{}}{}", std::string(2 << 20, ' '))).find("more than"), std::string::npos);
   std::string ids = "0";
   for (int i = 1; i < 1000; ++i) ids += fmt::format(",{}", i);

@@ -163,7 +163,8 @@ TEST(generator, text_held_back_for_a_stop_string_comes_at_the_end) {
 TEST(generator, the_callback_cancels) {
   Rig rig(answer_script(2, {}, token_of("a")));
   int calls = 0;
-  const GenerationResult result = rig.generator.generate(rig.state, greedy_request({1, 2}), [&](const GeneratedToken&) { return ++calls < 3; });
+  const GenerationResult result =
+      rig.generator.generate(rig.state, greedy_request({1, 2}), [&](const GeneratedToken&) { return ++calls < 3; });
   EXPECT_EQ(result.finish, FinishReason::kCancelled);
   EXPECT_EQ(result.text, "aaa");
   EXPECT_EQ(rig.state.length(), 4);

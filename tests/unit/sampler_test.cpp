@@ -245,7 +245,12 @@ TEST(sampler, draws_follow_the_distribution) {
   sets[3].top_p = 0.8;
   sets[4].min_p = 0.1;
   sets[5] = {.temperature = 1.5, .top_k = 20, .top_p = 0.9, .min_p = 0.02};
-  sets[6] = {.temperature = 0.9, .top_k = 12, .top_p = 0.95, .repetition_penalty = 1.3, .presence_penalty = 0.4, .frequency_penalty = 0.2,
+  sets[6] = {.temperature = 0.9,
+             .top_k = 12,
+             .top_p = 0.95,
+             .repetition_penalty = 1.3,
+             .presence_penalty = 0.4,
+             .frequency_penalty = 0.2,
              .logit_bias = {{3, 1.5}, {8, -2.0}}};
   const std::vector<float> logits = random_logits(40, 21, 1.5f);
   const std::vector<int> prompt{1, 2, 3}, answer{4, 4, 5};
@@ -266,8 +271,10 @@ TEST(sampler, draws_follow_the_distribution) {
     };
     for (std::size_t id = 0; id < 40; ++id) {
       const double expected = probability[id] * kDraws;
-      if (expected == 0) EXPECT_EQ(counts[id], 0) << "set " << s << ": id " << id << " is outside the filters";
-      else if (expected >= 5) add(expected, counts[id]);
+      if (expected == 0)
+        EXPECT_EQ(counts[id], 0) << "set " << s << ": id " << id << " is outside the filters";
+      else if (expected >= 5)
+        add(expected, counts[id]);
       else {
         pooled += expected;
         pooled_count += counts[id];
@@ -301,13 +308,16 @@ TEST(sampling_params, every_field_is_checked_by_name) {
   EXPECT_EQ(message([](SamplingParams& p) { p.top_p = 1.5; }), "top_p must be greater than 0 and at most 1, got 1.5");
   EXPECT_EQ(message([&](SamplingParams& p) { p.top_p = nan; }), "top_p must be greater than 0 and at most 1, got nan");
   EXPECT_EQ(message([](SamplingParams& p) { p.min_p = 1.1; }), "min_p must be between 0 and 1, got 1.1");
-  EXPECT_EQ(message([](SamplingParams& p) { p.repetition_penalty = 0; }), "repetition_penalty must be greater than 0 and at most 10, got 0");
+  EXPECT_EQ(message([](SamplingParams& p) { p.repetition_penalty = 0; }),
+            "repetition_penalty must be greater than 0 and at most 10, got 0");
   EXPECT_EQ(message([](SamplingParams& p) { p.presence_penalty = 3; }), "presence_penalty must be between -2 and 2, got 3");
   EXPECT_EQ(message([](SamplingParams& p) { p.frequency_penalty = -3; }), "frequency_penalty must be between -2 and 2, got -3");
   EXPECT_EQ(message([](SamplingParams& p) { p.logprobs = 21; }), "logprobs must be between 0 and 20, got 21");
   EXPECT_EQ(message([](SamplingParams& p) { p.logit_bias = {{100, 1.0}}; }), "logit_bias: token id 100 is outside the vocabulary [0, 100)");
   EXPECT_EQ(message([](SamplingParams& p) { p.logit_bias = {{-1, 1.0}}; }), "logit_bias: token id -1 is outside the vocabulary [0, 100)");
-  EXPECT_EQ(message([](SamplingParams& p) { p.logit_bias = {{5, 1000.0}}; }),
+  EXPECT_EQ(message([](SamplingParams& p) {
+              p.logit_bias = {{5, 1000.0}};
+            }),
             "logit_bias of token id 5 must be between -100 and 100, got 1000");
   EXPECT_EQ(message([](SamplingParams& p) { p.logit_bias = {{5, 1.0}, {5, 2.0}}; }), "logit_bias: token id 5 is given twice");
 }
@@ -316,7 +326,8 @@ TEST(sampling_params, every_field_is_checked_by_name) {
 TEST(sampler, one_draw_of_the_largest_vocabulary_is_fast) {
   constexpr int kVocab = 248320;
   const std::vector<float> logits = random_logits(kVocab, 3, 2.5f);
-  std::vector<std::pair<const char*, SamplingParams>> sets{{"greedy", greedy()}, {"plain", {}}, {"top_k_top_p", {}}, {"top_p", {}}, {"min_p", {}}, {"logprobs", greedy()}};
+  std::vector<std::pair<const char*, SamplingParams>> sets{{"greedy", greedy()}, {"plain", {}}, {"top_k_top_p", {}},
+                                                           {"top_p", {}},        {"min_p", {}}, {"logprobs", greedy()}};
   sets[2].second = {.top_k = 20, .top_p = 0.95};
   sets[3].second = {.top_p = 0.95};
   sets[4].second = {.min_p = 0.05};
