@@ -1,20 +1,21 @@
 #pragma once
 // float8 e4m3 (finite, "fn"): 1 sign, 4 exponent (bias 7), 3 mantissa bits; largest 448; 0x7f and 0xff are NaN; no infinities.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 
 namespace tetrad {
 
 inline constexpr float kMaxE4m3 = 448.0f;
 
 inline float e4m3_to_float(std::uint8_t code) {
-  const int exponent = code >> 3 & 0xf, mantissa = code & 7;
-  float magnitude =
-      exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9) : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
-  if ((code & 0x7f) == 0x7f) magnitude = std::numeric_limits<float>::quiet_NaN();
-  return (code & 0x80) != 0 ? -magnitude : magnitude;
+  const std::uint32_t magnitude = code & 0x7fu;
+  const std::uint32_t sign = static_cast<std::uint32_t>(code & 0x80u) << 24;
+  if (magnitude == 0x7fu) return std::bit_cast<float>(sign | 0x7fc00000u);
+  // Read as a float the bits are the value times 2^-120, subnormals included.
+  const float scaled = std::bit_cast<float>(magnitude << 20) * 0x1p+120f;
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(scaled) | sign);
 }
 
 // Nearest code, ties to even; values past the largest saturate; a NaN stays a NaN.

@@ -5,15 +5,19 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <vector>
 
 #include "cli/commands.h"
 #include "cli/model_loading.h"
+#include "cli/synthetic_options.h"
 #include "cpu/kernel_bench.h"
 #include "cpu/roofline.h"
 #include "engine/stepper.h"
+#include "io/checkpoint.h"
+#include "model/load_weights.h"
 #include "model/step_work.h"
 
 namespace tetrad::cli {
@@ -23,6 +27,7 @@ using Clock = std::chrono::steady_clock;
 
 struct BenchOptions {
   ModelOptions model;
+  SyntheticOptions synthetic{.like = ""};
   int prompt = 512;  // tokens before the measured part, or of the measured prefill
   int tokens = 64;   // decoded per repetition
   int repeat = 5;
@@ -57,16 +62,36 @@ std::vector<int> spread_ids(int count, int vocab_size) {
 double expert_weight_bytes(const Config& config) { return config.quantization ? 1.0 : 2.0; }
 
 struct Loaded {
+  std::string name;
   Config config;
   std::unique_ptr<Backend> backend;
   std::unique_ptr<StatePool> pool;
   std::unique_ptr<Stepper> stepper;
 };
+ModelWeights synthetic_weights(const BenchOptions& options, const Config& config) {
+  const auto expected = expected_tensors(config, published_layout(config));
+  std::vector<CheckpointTensor> tensors;
+  std::map<std::string_view, const ExpectedTensor*> by_name;
+  for (const ExpectedTensor& t : expected) {
+    tensors.push_back({.name = t.name, .dtype = t.dtype, .shape = t.shape, .data = nullptr, .num_bytes = t.num_bytes, .file = -1});
+    by_name[t.name] = &t;
+  }
+  const auto fill = [&](const CheckpointTensor& tensor, std::span<std::byte> bytes) {
+    fill_synthetic(*by_name.at(tensor.name), config, options.synthetic.seed, 0, bytes);
+  };
+  return load_weights(Checkpoint::in_memory(std::move(tensors), fill), config);
+}
+
 Loaded load(const BenchOptions& options) {
   Loaded m;
-  m.config = load_config(std::filesystem::path(options.model.directory) / "config.json");
-  const int length = std::min(m.config.max_positions, options.prompt + options.tokens * (options.repeat + 1) + 1);
-  m.backend = load_backend(options.model, m.config, {.max_length = length, .num_slots = 2});
+  const bool synthetic = !options.synthetic.like.empty();
+  m.config = synthetic ? parse_config(synthetic_json(options.synthetic), "synthetic config")
+                       : load_config(std::filesystem::path(options.model.directory) / "config.json");
+  m.name = synthetic ? "synthetic " + options.synthetic.like : options.model.directory;
+  const BackendSize size{.max_length = std::min(m.config.max_positions, options.prompt + options.tokens * (options.repeat + 1) + 1),
+                         .num_slots = 2};
+  m.backend = synthetic ? make_backend(options.model, m.config, synthetic_weights(options, m.config), size)
+                        : load_backend(options.model, m.config, size);
   m.pool = std::make_unique<StatePool>(*m.backend);
   m.stepper = std::make_unique<Stepper>(*m.pool);
   fmt::print(stderr, "{}", m.backend->memory_plan().table());
@@ -107,7 +132,7 @@ void bench_decode(const BenchOptions& options) {
   const StepWork work = decode_work(m.config, state.length(), expert_weight_bytes(m.config));
   const double rate = work.bytes() / s.median * 1e-9;
   print_result(options, {{"benchmark", "decode"},
-                         {"model", options.model.directory},
+                         {"model", m.name},
                          {"threads", roof_pool.num_threads()},
                          {"instruction_set", cpu::instruction_set()},
                          {"context", state.length()},
@@ -136,7 +161,7 @@ void bench_prefill(const BenchOptions& options) {
   const Spread s = spread_of(seconds);
   const double rate = prefill_flops(m.config, options.prompt) / s.median * 1e-9;
   print_result(options, {{"benchmark", "prefill"},
-                         {"model", options.model.directory},
+                         {"model", m.name},
                          {"threads", roof_pool.num_threads()},
                          {"instruction_set", cpu::instruction_set()},
                          {"prompt_tokens", options.prompt},
@@ -178,6 +203,7 @@ void add_benchmark(CLI::App& app, const char* name, const char* description, con
   CLI::App* command = app.add_subcommand(name, description);
   if (needs_model) {
     add_model_options(*command, options->model);
+    add_synthetic_options(*command, options->synthetic, "--synthetic");
     command->add_option("--prompt", options->prompt, "Prompt tokens")->capture_default_str()->check(CLI::Range(1, 1 << 20));
     command->add_option("--tokens", options->tokens, "Tokens decoded per run")->capture_default_str()->check(CLI::Range(1, 1 << 20));
     command->add_option("--repeat", options->repeat, "Runs; the median is quoted, with the range")

@@ -227,13 +227,12 @@ int inspect(const InspectOptions& options) {
 }  // namespace
 
 void add_inspect(CLI::App& app, int& exit_code) {
-  CLI::App* command = &app;
   const auto options = std::make_shared<InspectOptions>();
-  command->add_option("directory", options->directory, "Checkpoint directory");
-  command->add_option("--expect", options->expect,
-                      "A config.json: without a directory, list every tensor it calls for; with one, check against it");
-  command->add_flag("--json", options->json, "Write JSON");
-  command->callback([options, &exit_code] { exit_code = inspect(*options); });
+  app.add_option("directory", options->directory, "Checkpoint directory");
+  app.add_option("--expect", options->expect,
+                 "A config.json: without a directory, list every tensor it calls for; with one, check against it");
+  app.add_flag("--json", options->json, "Write JSON");
+  app.callback([options, &exit_code] { exit_code = inspect(*options); });
 }
 
 }  // namespace tetrad::cli

@@ -50,6 +50,11 @@ std::unique_ptr<Backend> load_backend(const ModelOptions& options, const Config&
   const ModelWeights weights = load_weights(Checkpoint::open(options.directory), config,
                                             [&](std::size_t done, std::size_t total, std::string_view) { reading.update(done, total); });
   reading.finish();
+  return make_backend(options, config, weights, size);
+}
+
+std::unique_ptr<Backend> make_backend(const ModelOptions& options, const Config& config, const ModelWeights& weights,
+                                      const BackendSize& size) {
   BackendOptions backend_options;
   backend_options.num_slots = size.num_slots;
   backend_options.max_tokens = size.max_length;

@@ -7,6 +7,7 @@
 #include "engine/generation_config.h"
 #include "model/backend.h"
 #include "model/config.h"
+#include "model/weights.h"
 #include "text/tokenizer.h"
 
 namespace tetrad::cli {
@@ -28,5 +29,8 @@ struct BackendSize {
   int num_slots = 1;
 };
 std::unique_ptr<Backend> load_backend(const ModelOptions& options, const Config& config, const BackendSize& size);
+// The same for weights that are bound already.
+std::unique_ptr<Backend> make_backend(const ModelOptions& options, const Config& config, const ModelWeights& weights,
+                                      const BackendSize& size);
 
 }  // namespace tetrad::cli

@@ -54,12 +54,11 @@ void render_file(const Options& options) {
 }  // namespace
 
 void add_render(CLI::App& app, int& exit_code) {
-  CLI::App* command = &app;
   const auto options = std::make_shared<Options>();
-  command->add_option("-m,--model", options->model, "Directory of the checkpoint")->capture_default_str();
-  command->add_option("file", options->file, R"(JSON file {"messages": [...], "tools": [...], "flags": {...}}, or - for standard input)")
+  app.add_option("-m,--model", options->model, "Directory of the checkpoint")->capture_default_str();
+  app.add_option("file", options->file, R"(JSON file {"messages": [...], "tools": [...], "flags": {...}}, or - for standard input)")
       ->required();
-  command->callback([options, &exit_code] {
+  app.callback([options, &exit_code] {
     render_file(*options);
     exit_code = 0;
   });

@@ -11,8 +11,8 @@
 
 #include "base/error.h"
 #include "cli/commands.h"
+#include "cli/synthetic_options.h"
 #include "io/checkpoint.h"
-#include "io/json_file.h"
 #include "io/safetensors_writer.h"
 #include "model/load_weights.h"
 #include "model/synthetic.h"
@@ -23,50 +23,11 @@ namespace {
 namespace fs = std::filesystem;
 
 struct SynthOptions {
-  std::string like = "tetrad-tiny";
-  std::vector<std::string> weights{"bf16"};
+  SyntheticOptions model;
   std::string out;
-  std::uint64_t seed = 1;
   std::uint64_t shard_mib = 512;
-  bool mtp = false, vision = false, flat = false;
-  SyntheticSize size;
+  bool flat = false;
 };
-
-constexpr std::string_view kPublished = "qwen3.8-flash-next";
-constexpr std::string_view kBench = "bench-1b";
-
-// A model for measuring a CPU: the published geometry layer by layer, 1.07 billion active parameters, 3.0 GB in BF16.
-SyntheticSize bench_size() {
-  SyntheticSize size;
-  size.layers = 8;
-  size.experts = 16;
-  size.experts_per_token = 8;
-  size.vocab_size = 49152;
-  size.ngram_vocab_base = 20000;
-  return size;
-}
-
-nlohmann::json base_config(const std::string& like) {
-  if (like == kPublished || like == kBench) return parse_json(published_config_text(), "the published config");
-  if (like == "tetrad-tiny") return read_json_file(fs::path(TETRAD_DEFAULT_MODEL) / "config.json");
-  if (!fs::exists(like)) fail<InputError>("--like: expected {}, {}, tetrad-tiny or a config.json, got \"{}\"", kPublished, kBench, like);
-  return read_json_file(fs::is_directory(like) ? fs::path(like) / "config.json" : fs::path(like));
-}
-
-SyntheticSize merged(const SyntheticSize& given, SyntheticSize preset) {
-  const auto take = [](auto& slot, const auto& value) {
-    if (value) slot = value;
-  };
-  preset.scale = given.scale;
-  take(preset.layers, given.layers);
-  take(preset.experts, given.experts);
-  take(preset.experts_per_token, given.experts_per_token);
-  take(preset.hidden_size, given.hidden_size);
-  take(preset.moe_width, given.moe_width);
-  take(preset.vocab_size, given.vocab_size);
-  take(preset.ngram_vocab_base, given.ngram_vocab_base);
-  return preset;
-}
 
 void write_text(const fs::path& path, const std::string& text) {
   std::ofstream out(path, std::ios::binary | std::ios::trunc);
@@ -108,15 +69,6 @@ void write_shard(const fs::path& path, const std::vector<ExpectedTensor>& tensor
   writer.finish();
 }
 
-bool wants_fp8(const std::vector<std::string>& weights) {
-  bool fp8 = false;
-  for (const auto& name : weights) {
-    if (name != "bf16" && name != "fp8") fail<InputError>("--weights: expected bf16, fp8 or bf16,fp8, got \"{}\"", name);
-    fp8 = fp8 || name == "fp8";
-  }
-  return fp8;
-}
-
 void check_out(const fs::path& out) {
   std::error_code error;
   fs::create_directories(out, error);
@@ -127,10 +79,8 @@ void check_out(const fs::path& out) {
 }
 
 void synth(const SynthOptions& options) {
-  const bool fp8 = wants_fp8(options.weights);
   const fs::path out = options.out;
-  const SyntheticSize size = merged(options.size, options.like == kBench ? bench_size() : SyntheticSize{});
-  nlohmann::json json = synthetic_config(base_config(options.like), size, fp8, options.mtp, options.vision);
+  nlohmann::json json = synthetic_json(options.model);
   if (options.flat) {
     nlohmann::json text = json.value("text_config", json);
     text["model_type"] = "qwen4_exp_text";
@@ -151,7 +101,7 @@ void synth(const SynthOptions& options) {
   nlohmann::json index = {{"metadata", {{"total_size", total_bytes}}}, {"weight_map", nlohmann::json::object()}};
   for (std::size_t i = 0; i < shards.size(); ++i) {
     const std::string name = fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
-    write_shard(out / name, shards[i], config, options.seed);
+    write_shard(out / name, shards[i], config, options.model.seed);
     for (const auto& tensor : shards[i]) index["weight_map"][tensor.name] = name;
     fmt::print(stderr, "wrote {}\n", name);
   }
@@ -162,38 +112,15 @@ void synth(const SynthOptions& options) {
   (void)load_weights(Checkpoint::open(out), load_config(out / "config.json"));
 }
 
-template <class T>
-void add_size(CLI::App& command, const std::string& flag, std::optional<T>& slot, const std::string& text) {
-  command
-      .add_option_function<T>(
-          flag, [&slot](const T& value) { slot = value; }, text)
-      ->check(CLI::PositiveNumber);
-}
-
 }  // namespace
 
 void add_synth(CLI::App& app, int& exit_code) {
-  CLI::App* command = &app;
   const auto options = std::make_shared<SynthOptions>();
-  command->add_option("--like", options->like, "qwen3.8-flash-next, bench-1b (8 of its layers, 3 GB), tetrad-tiny, or a config.json")
-      ->capture_default_str();
-  command->add_option("--weights", options->weights, "bf16, or fp8 for experts and n-gram table in FP8 and the rest in BF16")
-      ->delimiter(',');
-  command->add_option("--seed", options->seed, "The same seed gives the same bytes")->capture_default_str();
-  command->add_option("--out", options->out, "Directory to write")->required();
-  command->add_option("--scale", options->size.scale, "Multiplies widths, heads, experts, vocabulary and table")->capture_default_str();
-  add_size(*command, "--layers", options->size.layers, "Number of layers; their kinds repeat the pattern");
-  add_size(*command, "--experts", options->size.experts, "Number of routed experts");
-  add_size(*command, "--experts-per-token", options->size.experts_per_token, "Routed experts of one token");
-  add_size(*command, "--hidden", options->size.hidden_size, "Hidden size, and the n-gram embedding's");
-  add_size(*command, "--moe-width", options->size.moe_width, "Intermediate size of routed and shared experts");
-  add_size(*command, "--vocab", options->size.vocab_size, "Vocabulary size");
-  add_size(*command, "--ngram-base", options->size.ngram_vocab_base, "Least rows of an n-gram head (16 heads of this size make the table)");
-  command->add_option("--shard-mib", options->shard_mib, "Size of a file")->capture_default_str()->check(CLI::PositiveNumber);
-  command->add_flag("--mtp", options->mtp, "Keep the draft head");
-  command->add_flag("--vision", options->vision, "Keep the vision tower");
-  command->add_flag("--flat", options->flat, "Text-only layout: model.layers.*, experts one by one");
-  command->callback([options, &exit_code] {
+  add_synthetic_options(app, options->model, "--like");
+  app.add_option("--out", options->out, "Directory to write")->required();
+  app.add_option("--shard-mib", options->shard_mib, "Size of a file")->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_flag("--flat", options->flat, "Text-only layout: model.layers.*, experts one by one");
+  app.callback([options, &exit_code] {
     synth(*options);
     exit_code = 0;
   });

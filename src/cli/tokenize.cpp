@@ -80,15 +80,14 @@ void tokenize(const TokenizeOptions& options) {
 }  // namespace
 
 void add_tokenize(CLI::App& app, int& exit_code) {
-  CLI::App* command = &app;
   const auto options = std::make_shared<TokenizeOptions>();
-  command->add_option("-m,--model", options->model, "Checkpoint directory (its tokenizer.json is read)")->capture_default_str();
-  auto* text = command->add_option("text", options->text, "The text, or the ids with --decode; standard input when absent");
-  command->add_flag("--decode", options->decode, "Ids, separated by spaces or commas, to text");
-  command->add_flag("--json", options->json, "Write JSON: {\"ids\", \"tokens\"}, or {\"text\"} with --decode");
-  command->add_flag("--no-added", options->no_added, "Encode the text of added tokens as ordinary text");
-  command->add_flag("--skip-special", options->skip_special, "With --decode: leave special tokens out");
-  command->callback([options, text, &exit_code] {
+  app.add_option("-m,--model", options->model, "Checkpoint directory (its tokenizer.json is read)")->capture_default_str();
+  auto* text = app.add_option("text", options->text, "The text, or the ids with --decode; standard input when absent");
+  app.add_flag("--decode", options->decode, "Ids, separated by spaces or commas, to text");
+  app.add_flag("--json", options->json, "Write JSON: {\"ids\", \"tokens\"}, or {\"text\"} with --decode");
+  app.add_flag("--no-added", options->no_added, "Encode the text of added tokens as ordinary text");
+  app.add_flag("--skip-special", options->skip_special, "With --decode: leave special tokens out");
+  app.callback([options, text, &exit_code] {
     options->has_text = text->count() > 0;
     tokenize(*options);
     exit_code = 0;

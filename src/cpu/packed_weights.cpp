@@ -6,7 +6,7 @@
 #include "base/bf16.h"
 #include "base/error.h"
 #include "base/float16.h"
-#include "base/float8.h"
+#include "base/fp8.h"
 #include "cpu/mutants.h"
 
 namespace tetrad::cpu {

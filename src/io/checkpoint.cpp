@@ -154,13 +154,30 @@ void Checkpoint::add_tensors() {
       const auto bytes = files_[f].bytes(info);
       const std::byte* data = bytes.data();
       if (reinterpret_cast<std::uintptr_t>(data) % dtype_size(info.dtype) != 0) {
-        aligned_copies_.push_back(std::make_unique<std::byte[]>(bytes.size()));
-        std::memcpy(aligned_copies_.back().get(), data, bytes.size());
-        data = aligned_copies_.back().get();
+        owned_.push_back(std::make_unique<std::byte[]>(bytes.size()));
+        std::memcpy(owned_.back().get(), data, bytes.size());
+        data = owned_.back().get();
       }
       tensors_.push_back({info.name, info.dtype, info.shape, data, bytes.size(), static_cast<int>(f)});
     }
   }
+  index_tensors();
+}
+
+std::shared_ptr<const Checkpoint> Checkpoint::in_memory(std::vector<CheckpointTensor> tensors, const Fill& fill) {
+  std::shared_ptr<Checkpoint> checkpoint(new Checkpoint("memory"));
+  for (CheckpointTensor& tensor : tensors) {
+    checkpoint->owned_.push_back(std::make_unique_for_overwrite<std::byte[]>(tensor.num_bytes));
+    tensor.data = checkpoint->owned_.back().get();
+    tensor.file = -1;
+    fill(tensor, {checkpoint->owned_.back().get(), tensor.num_bytes});
+  }
+  checkpoint->tensors_ = std::move(tensors);
+  checkpoint->index_tensors();
+  return checkpoint;
+}
+
+void Checkpoint::index_tensors() {
   std::sort(tensors_.begin(), tensors_.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   for (std::size_t i = 0; i < tensors_.size(); ++i) index_.emplace(tensors_[i].name, i);
 }
@@ -171,6 +188,7 @@ const CheckpointTensor* Checkpoint::find(std::string_view name) const {
 }
 
 std::string Checkpoint::file_name(const CheckpointTensor& tensor) const {
+  if (tensor.file < 0) return "memory";
   return files_[static_cast<std::size_t>(tensor.file)].file().path().filename().string();
 }
 
@@ -181,6 +199,7 @@ std::uint64_t Checkpoint::total_bytes() const {
 }
 
 void Checkpoint::prefetch(const CheckpointTensor& tensor) const {
+  if (tensor.file < 0) return;
   const MappedFile& file = files_[static_cast<std::size_t>(tensor.file)].file();
   const std::byte* start = file.bytes().data();
   if (tensor.data < start || tensor.data >= start + file.bytes().size()) return;  // an aligned copy

@@ -9,8 +9,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -26,13 +28,16 @@ struct CheckpointTensor {
   std::vector<std::int64_t> shape;
   const std::byte* data = nullptr;  // aligned to the element size
   std::uint64_t num_bytes = 0;
-  int file = 0;  // into Checkpoint::files()
+  int file = 0;  // into Checkpoint::files(); -1 for a tensor made in memory
 };
 
 class Checkpoint {
  public:
   // Throws LoadError; absent shards and disagreements between index and shards are all listed in one message.
   static std::shared_ptr<const Checkpoint> open(const std::filesystem::path& directory);
+  // Tensors that never were in a file; `data` need not be set. Each num_bytes is allocated and filled by `fill`.
+  using Fill = std::function<void(const CheckpointTensor& tensor, std::span<std::byte> bytes)>;
+  static std::shared_ptr<const Checkpoint> in_memory(std::vector<CheckpointTensor> tensors, const Fill& fill);
 
   const std::filesystem::path& directory() const { return directory_; }
   const std::vector<SafetensorsFile>& files() const { return files_; }
@@ -46,12 +51,13 @@ class Checkpoint {
  private:
   explicit Checkpoint(std::filesystem::path directory) : directory_(std::move(directory)) {}
   void add_tensors();
+  void index_tensors();
 
   std::filesystem::path directory_;
   std::vector<SafetensorsFile> files_;
   std::vector<CheckpointTensor> tensors_;
-  std::unordered_map<std::string_view, std::size_t> index_;   // keys are the names in tensors_
-  std::vector<std::unique_ptr<std::byte[]>> aligned_copies_;  // of tensors that lie misaligned in their file
+  std::unordered_map<std::string_view, std::size_t> index_;  // keys are the names in tensors_
+  std::vector<std::unique_ptr<std::byte[]>> owned_;  // tensors made in memory, and copies of those that lie misaligned in their file
   std::optional<std::uint64_t> declared_bytes_;
 };
 

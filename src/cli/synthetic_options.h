@@ -1,0 +1,30 @@
+#pragma once
+// Options that describe a random model: for `synth`, which writes it, and for `bench`, which makes it in memory.
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "model/synthetic.h"
+
+namespace CLI {
+class App;
+}
+
+namespace tetrad::cli {
+
+struct SyntheticOptions {
+  std::string like = "tetrad-tiny";          // qwen3.8-flash-next, bench-1b, tetrad-tiny, or a config.json
+  std::vector<std::string> weights{"bf16"};  // bf16, fp8
+  std::uint64_t seed = 1;
+  bool mtp = false, vision = false;
+  SyntheticSize size;
+};
+
+// `name_flag` is what the option for `like` is called.
+void add_synthetic_options(CLI::App& app, SyntheticOptions& options, const char* name_flag);
+
+// The config.json of the model. Throws InputError for an unknown name or weight type.
+nlohmann::json synthetic_json(const SyntheticOptions& options);
+
+}  // namespace tetrad::cli
