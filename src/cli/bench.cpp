@@ -27,7 +27,7 @@ using Clock = std::chrono::steady_clock;
 
 struct BenchOptions {
   ModelOptions model;
-  SyntheticOptions synthetic{.like = ""};
+  SyntheticOptions synthetic = {};  // used when `like` names one
   int prompt = 512;  // tokens before the measured part, or of the measured prefill
   int tokens = 64;   // decoded per repetition
   int repeat = 5;
@@ -220,6 +220,7 @@ void add_benchmark(CLI::App& app, const char* name, const char* description, con
 
 void add_bench(CLI::App& app, int&) {
   const auto options = std::make_shared<BenchOptions>();
+  options->synthetic.like.clear();
   app.require_subcommand(1);
   add_benchmark(app, "decode", "Decode one token after another; share of the read bandwidth", options, bench_decode, true);
   add_benchmark(app, "prefill", "Read a prompt; share of the float32 multiply rate", options, bench_prefill, true);
