@@ -160,6 +160,24 @@ TEST(poison, a_token_embedding_fails_the_sequence_that_holds_it) {
   expect_untouched(batch, 1);
 }
 
+// Past the budget: the index key chooses which tokens are attended, and nothing that is not a number comes out of that.
+TEST(poison, an_index_key_fails_the_sequence_once_it_is_scored) {
+  const test::TempDir directory;
+  test::copy_checkpoint(test::golden_directory(kGolden), directory.path());
+  poison(directory.path(), "model.layers.2.self_attn.indexer.index_qk_proj.weight", 2 * 32 * 64 + 3);  // after two query heads
+  LoadedModel m(directory.path(), {.num_slots = 2, .max_tokens = 128, .max_rows = 64, .num_threads = 2});
+  SequenceState brief(*m.pool), lengthy(*m.pool);
+  Stepper stepper(*m.pool);
+  const std::vector<int> few = test::random_ids(m.config.index_budget + m.config.compress_ratio - 1, m.config.vocab_size, 1),
+                         many = test::random_ids(30, m.config.vocab_size, 2);
+  const auto outcomes = stepper.run(std::vector<StepRequest>{{&brief, few}, {&lengthy, many}});
+  EXPECT_FALSE(outcomes[0].fault) << "within the budget nothing is scored";
+  ASSERT_TRUE(outcomes[1].fault);
+  EXPECT_EQ(outcomes[1].fault->layer, 2);
+  EXPECT_EQ(outcomes[1].fault->what, "index scores");
+  EXPECT_EQ(outcomes[1].fault->row, static_cast<int>(few.size()) + m.config.index_budget + m.config.compress_ratio - 1);
+}
+
 // --- Through the binary, with the built-in model ---
 
 struct Outcome {
