@@ -105,11 +105,11 @@ inline Config small_config() {
   return c;
 }
 
-// State of a few slots without pages, scratch for a step, and one sequence in slot 0.
+// State of a few slots and pages, scratch for a step, and one sequence in slot 0 whose pages lie out of order.
 struct OpRig {
   explicit OpRig(Config c, int max_rows = 64, int threads = 2)
       : config(std::move(c)),
-        state(config, make_state_layout(config), 4, 1),
+        state(config, make_state_layout(config), 4, 4),
         ws(config, max_rows, config.max_positions),
         pool(threads),
         rope(config.rope) {}
@@ -118,7 +118,7 @@ struct OpRig {
   template <class Body>
   void step(const std::vector<int>& ids, int start, std::span<const StateSave> saves, Body body, TapSink* taps = nullptr) {
     const SequenceRows rows{
-        .first_row = 0, .num_rows = static_cast<int>(ids.size()), .start = start, .slot = 0, .pages = {}, .saves = saves};
+        .first_row = 0, .num_rows = static_cast<int>(ids.size()), .start = start, .slot = 0, .pages = pages, .saves = saves};
     const StepBatch batch{.token_ids = ids, .sequences = {&rows, 1}, .logit_rows = {}, .taps = taps};
     cpu::StepContext context{config, batch, state, ws, pool, rope, result};
     body(context);
@@ -130,6 +130,7 @@ struct OpRig {
   ThreadPool pool;
   cpu::RopeTable rope;
   StepResult result;
+  std::vector<int> pages{2, 0, 3, 1};
 };
 
 }  // namespace tetrad::test

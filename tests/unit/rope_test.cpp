@@ -59,6 +59,14 @@ TEST(rope, pairs_i_with_half_plus_i_and_leaves_the_rest) {
   EXPECT_EQ(none, (std::vector<float>{1, 2}));
 }
 
+TEST(rope, rounds_products_before_it_adds_them) {
+  // 1.0078125 * 0.99609375 = 1.00387..., which rounds to 1: 1 + 256 is a tie that goes to 256, where 257.00387 would go to 258.
+  float x[] = {1.0078125f, -256.0f};
+  const float cos[] = {0.99609375f}, sin[] = {1.0f};
+  RopeTable::rotate(x, cos, sin, 2);
+  EXPECT_EQ(x[0], 256.0f);
+}
+
 TEST(rope, rotation_agrees_with_double) {
   test::RandomValues random(2);
   for (const int dim : {2, 6, 64}) {
