@@ -11,10 +11,15 @@ namespace {
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(const Config& config, const ModelWeights& weights, const BackendOptions& options, const std::function<void(int, int)>& progress)
-      : config_(config), max_rows_(std::max(options.max_rows, 1)), pool_(options.num_threads), rope_(config.rope),
+  CpuBackend(const Config& config, const ModelWeights& weights, const BackendOptions& options,
+             const std::function<void(int, int)>& progress)
+      : config_(config),
+        max_rows_(std::max(options.max_rows, 1)),
+        pool_(options.num_threads),
+        rope_(config.rope),
         state_(config, make_state_layout(config), std::max(options.num_slots, 1), pages_for(config, options)),
-        workspace_(config, max_rows_, longest_sequence()), model_(pack_model(config, weights, progress)) {
+        workspace_(config, max_rows_, longest_sequence()),
+        model_(pack_model(config, weights, progress)) {
     plan_.rows = {{"weights", "packed linears, norms", model_.packed_bytes},
                   {"state", "slots (recurrent state)", static_cast<std::size_t>(num_slots()) * state_.layout().slot_bytes},
                   {"state", "pages (K, V, block keys)", static_cast<std::size_t>(num_pages()) * state_.layout().page_bytes},
@@ -80,7 +85,8 @@ class CpuBackend final : public Backend {
                  logits.size(), batch.logit_rows.size(), config_.vocab_size);
     for (int t = 0; t < T; ++t) {
       const int id = batch.token_ids[static_cast<std::size_t>(t)];
-      if (id < 0 || id >= config_.vocab_size) fail<InputError>("token id {} at row {} is outside the vocabulary of {}", id, t, config_.vocab_size);
+      if (id < 0 || id >= config_.vocab_size)
+        fail<InputError>("token id {} at row {} is outside the vocabulary of {}", id, t, config_.vocab_size);
     }
     int last = -1;
     for (const int row : batch.logit_rows) {

@@ -16,10 +16,20 @@ namespace {
 
 struct Shape {
   explicit Shape(const Config& c)
-      : HQ(c.num_attention_heads), HKV(c.num_kv_heads), DH(c.head_dim), HI(c.index_heads), DI(c.index_head_dim), R(c.compress_ratio),
-        DR(c.rope.rotary_dim), k(2 * HQ * DH), v(k + HKV * DH), index_q(v + HKV * DH), index_k(index_q + HI * DI), row(index_k + DI) {}
+      : HQ(c.num_attention_heads),
+        HKV(c.num_kv_heads),
+        DH(c.head_dim),
+        HI(c.index_heads),
+        DI(c.index_head_dim),
+        R(c.compress_ratio),
+        DR(c.rope.rotary_dim),
+        k(2 * HQ * DH),
+        v(k + HKV * DH),
+        index_q(v + HKV * DH),
+        index_k(index_q + HI * DI),
+        row(index_k + DI) {}
   int HQ, HKV, DH, HI, DI, R, DR;
-  int k, v, index_q, index_k, row;   // offsets in a projected row; its length
+  int k, v, index_q, index_k, row;  // offsets in a projected row; its length
   int query(int hd) const { return hd * 2 * DH + (mutant(Mutant::kSwapQueryAndGate) ? DH : 0); }
   int output_gate(int hd) const { return hd * 2 * DH + (mutant(Mutant::kSwapQueryAndGate) ? 0 : DH); }
 };
@@ -30,8 +40,10 @@ struct Cache {
       : state(step.state), pages(sequence.pages), page_tokens(step.state.layout().page_tokens), R(step.config.compress_ratio) {
     for (const StateSection& s : state.layout().page_sections) {
       if (s.layer != layer || s.kind == StateKind::kDraft) continue;
-      if (s.kind == StateKind::kIndexKeys) block_keys = &s;
-      else (k == nullptr ? k : v) = &s;  // K comes before V in the layout
+      if (s.kind == StateKind::kIndexKeys)
+        block_keys = &s;
+      else
+        (k == nullptr ? k : v) = &s;  // K comes before V in the layout
     }
   }
   bf16* row(const StateSection& s, int index, int per_page) const {
@@ -92,9 +104,9 @@ void append_segment(const PackedQsa& w, const Shape& s, const IndexGeometry& g, 
 // One query row of the step while its group is worked on.
 struct QueryRow {
   const SequenceRows* sequence;
-  int row;             // packed row
+  int row;  // packed row
   int position;
-  int num_blocks;      // complete blocks it sees
+  int num_blocks;  // complete blocks it sees
 };
 
 // Rows are taken kRowGroup at a time: score (row x pages in parallel), select (rows), attend (row x head), so that neither one long
@@ -102,8 +114,12 @@ struct QueryRow {
 class Attention {
  public:
   Attention(const PackedQsa& w, int layer, StepContext& step)
-      : s_(step.config), g_{s_.HI, s_.DI, s_.R, step.config.block_topk(), static_cast<float>(step.config.rms_norm_eps)}, w_(w),
-        layer_(layer), step_(step), max_blocks_(static_cast<int>(step.ws.block_scores.size()) / Workspace::kRowGroup),
+      : s_(step.config),
+        g_{s_.HI, s_.DI, s_.R, step.config.block_topk(), static_cast<float>(step.config.rms_norm_eps)},
+        w_(w),
+        layer_(layer),
+        step_(step),
+        max_blocks_(static_cast<int>(step.ws.block_scores.size()) / Workspace::kRowGroup),
         attended_(step.config.index_budget + step.config.compress_ratio) {}
 
   const IndexGeometry& geometry() const { return g_; }
@@ -195,8 +211,8 @@ class Attention {
     std::vector<int> chosen(positions(i), positions(i) + count);
     const std::size_t num_scores = scored(row) ? static_cast<std::size_t>(row.num_blocks) : 0;
     step_.batch.taps->record_selected(layer_, row.row, chosen, {scores(i), num_scores});
-    TETRAD_CHECK(!chosen.empty() && static_cast<int>(chosen.size()) <= attended_ && chosen.back() <= row.position, "{} positions for the query at {}",
-                 chosen.size(), row.position);
+    TETRAD_CHECK(!chosen.empty() && static_cast<int>(chosen.size()) <= attended_ && chosen.back() <= row.position,
+                 "{} positions for the query at {}", chosen.size(), row.position);
     count = static_cast<int>(chosen.size());
     std::copy(chosen.begin(), chosen.end(), positions(i));
     gather(Cache(step_, *row.sequence, layer_), i, count);
@@ -208,8 +224,14 @@ class Attention {
     const float* q = projected + static_cast<std::ptrdiff_t>(row.row) * s_.row;
     float* o = out + (static_cast<std::ptrdiff_t>(row.row) * s_.HQ + hd) * s_.DH;
     float* probabilities = step_.ws.attention_scores.data() + (static_cast<std::ptrdiff_t>(i) * s_.HQ + hd) * attended_;
-    attend_head({.num_rows = count, .DH = s_.DH, .head_offset = kv * s_.DH, .q = q + s_.query(hd), .k_rows = k_rows(i), .v_rows = v_rows(i),
-                 .scratch = probabilities, .out = o});
+    attend_head({.num_rows = count,
+                 .DH = s_.DH,
+                 .head_offset = kv * s_.DH,
+                 .q = q + s_.query(hd),
+                 .k_rows = k_rows(i),
+                 .v_rows = v_rows(i),
+                 .scratch = probabilities,
+                 .out = o});
     if (mutant(Mutant::kOutputGateMissing)) return;
     float* gate = probabilities;  // free again, but only as long as the selection: gate in pieces
     for (int first = 0; first < s_.DH; first += attended_) {

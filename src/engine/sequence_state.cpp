@@ -18,7 +18,9 @@ int pages_needed(int tokens, int page_tokens) { return (tokens + page_tokens - 1
 }  // namespace
 
 StatePool::StatePool(Backend& backend)
-    : backend_(&backend), page_references_(static_cast<std::size_t>(backend.num_pages()), 0), slot_taken_(static_cast<std::size_t>(backend.num_slots()), false) {
+    : backend_(&backend),
+      page_references_(static_cast<std::size_t>(backend.num_pages()), 0),
+      slot_taken_(static_cast<std::size_t>(backend.num_slots()), false) {
   for (int s = backend.num_slots(); s-- > 0;) free_slots_.push_back(s);
   for (int p = backend.num_pages(); p-- > 0;) free_pages_.push_back(p);
 }
@@ -63,8 +65,12 @@ int StatePool::page_references(int page) const {
 SequenceState::SequenceState(StatePool& pool) : pool_(&pool), slot_(pool.take_slot()) { pool.backend().clear_slot(slot_); }
 
 SequenceState::SequenceState(SequenceState&& other) noexcept
-    : pool_(other.pool_), slot_(std::exchange(other.slot_, -1)), length_(std::exchange(other.length_, 0)),
-      mark_slot_(std::exchange(other.mark_slot_, -1)), mark_length_(std::exchange(other.mark_length_, 0)), pages_(std::move(other.pages_)) {
+    : pool_(other.pool_),
+      slot_(std::exchange(other.slot_, -1)),
+      length_(std::exchange(other.length_, 0)),
+      mark_slot_(std::exchange(other.mark_slot_, -1)),
+      mark_length_(std::exchange(other.mark_length_, 0)),
+      pages_(std::move(other.pages_)) {
   other.pages_.clear();
 }
 
@@ -180,7 +186,8 @@ void SequenceState::restore(const StateSnapshot& snapshot) {
   length_ = snapshot.length;
   for (int p = 0; p < used; ++p) {
     pages_.push_back(pool_->take_page());
-    pool_->backend().write_page(pages_.back(), std::span(snapshot.pages).subspan(static_cast<std::size_t>(p) * layout.page_bytes, layout.page_bytes));
+    pool_->backend().write_page(pages_.back(),
+                                std::span(snapshot.pages).subspan(static_cast<std::size_t>(p) * layout.page_bytes, layout.page_bytes));
   }
 }
 
@@ -193,8 +200,8 @@ void SequenceState::clear() {
 
 std::vector<std::pair<StateKind, std::uint64_t>> SequenceState::checksums() const {
   const StateLayout& layout = pool_->layout();
-  constexpr std::array kKinds{StateKind::kKv, StateKind::kIndexKeys, StateKind::kPositions, StateKind::kGdnState,
-                              StateKind::kGdnConv, StateKind::kPleConv, StateKind::kNgramHistory, StateKind::kDraft};
+  constexpr std::array kKinds{StateKind::kKv,      StateKind::kIndexKeys, StateKind::kPositions,    StateKind::kGdnState,
+                              StateKind::kGdnConv, StateKind::kPleConv,   StateKind::kNgramHistory, StateKind::kDraft};
   std::array<std::uint64_t, kKinds.size()> hashes;
   hashes.fill(kFnvOffset);
   const StateSnapshot contents = snapshot();
@@ -206,7 +213,8 @@ std::vector<std::pair<StateKind, std::uint64_t>> SequenceState::checksums() cons
     for (int row = 0; row < rows; ++row) {
       const std::size_t page = static_cast<std::size_t>(row / rows_per_page) * layout.page_bytes;
       hash_bytes(hashes[static_cast<std::size_t>(section.kind)],
-                 contents.pages.data() + page + section.offset + static_cast<std::size_t>(row % rows_per_page) * section.row_bytes, section.row_bytes);
+                 contents.pages.data() + page + section.offset + static_cast<std::size_t>(row % rows_per_page) * section.row_bytes,
+                 section.row_bytes);
     }
   }
   std::vector<std::pair<StateKind, std::uint64_t>> result;

@@ -32,11 +32,11 @@ class StatePool {
   int free_slots() const { return static_cast<int>(free_slots_.size()); }
   int free_pages() const { return static_cast<int>(free_pages_.size()); }
 
-  int take_slot();                       // contents undefined; throws CapacityError
+  int take_slot();  // contents undefined; throws CapacityError
   void release_slot(int slot);
-  int take_page();                       // reference count 1; throws CapacityError
-  void share_page(int page);             // one more reference
-  void release_page(int page);           // freed at zero
+  int take_page();              // reference count 1; throws CapacityError
+  void share_page(int page);    // one more reference
+  void release_page(int page);  // freed at zero
   int page_references(int page) const;
 
  private:
@@ -50,19 +50,19 @@ class StatePool {
 struct StateSnapshot {
   int length = 0;
   std::vector<std::byte> slot;
-  std::vector<std::byte> pages;          // page_bytes each, in order
+  std::vector<std::byte> pages;  // page_bytes each, in order
 };
 
 class SequenceState {
  public:
-  explicit SequenceState(StatePool& pool);             // an empty sequence
+  explicit SequenceState(StatePool& pool);  // an empty sequence
   SequenceState(SequenceState&& other) noexcept;
   SequenceState& operator=(SequenceState&& other) noexcept;
   SequenceState(const SequenceState&) = delete;
   SequenceState& operator=(const SequenceState&) = delete;
   ~SequenceState();
 
-  int length() const { return length_; }               // tokens in the state
+  int length() const { return length_; }  // tokens in the state
   int slot() const { return slot_; }
   std::span<const int> pages() const { return pages_; }
 
@@ -83,9 +83,9 @@ class SequenceState {
   void commit();
   void rollback();
 
-  StateSnapshot snapshot() const;                      // to host memory
-  void restore(const StateSnapshot& snapshot);         // replaces the present state; drops a mark
-  void clear();                                        // empty sequence again, pages released
+  StateSnapshot snapshot() const;               // to host memory
+  void restore(const StateSnapshot& snapshot);  // replaces the present state; drops a mark
+  void clear();                                 // empty sequence again, pages released
 
   // A hash of the logical contents of each state kind (only rows below length), in the order of StateKind.
   std::vector<std::pair<StateKind, std::uint64_t>> checksums() const;

@@ -24,8 +24,12 @@ StepResult Stepper::step(std::span<const StepRequest> requests, TapSink* taps) {
   for (const StepRequest& request : requests) {
     const int first = static_cast<int>(ids.size()), rows = static_cast<int>(request.token_ids.size());
     ids.insert(ids.end(), request.token_ids.begin(), request.token_ids.end());
-    sequences.push_back({.first_row = first, .num_rows = rows, .start = request.state->length(), .slot = request.state->slot(),
-                         .pages = request.state->pages(), .saves = {}});
+    sequences.push_back({.first_row = first,
+                         .num_rows = rows,
+                         .start = request.state->length(),
+                         .slot = request.state->slot(),
+                         .pages = request.state->pages(),
+                         .saves = {}});
     for (int r = rows - rows_wanted(request); r < rows; ++r) logit_rows.push_back(first + r);
   }
   logits_.resize(logit_rows.size() * static_cast<std::size_t>(backend.config().vocab_size));

@@ -12,13 +12,13 @@ enum class LogitsWanted { kNone, kLast, kAll };
 
 struct StepRequest {
   SequenceState* state = nullptr;
-  std::span<const int> token_ids;          // to be appended to the sequence; not empty
+  std::span<const int> token_ids;  // to be appended to the sequence; not empty
   LogitsWanted logits = LogitsWanted::kLast;
 };
 
 struct StepOutcome {
-  std::span<const float> logits;           // [rows wanted, V]; valid until the next run
-  std::optional<SequenceFault> fault;      // this sequence went non-finite: its state is cleared, its request must fail
+  std::span<const float> logits;       // [rows wanted, V]; valid until the next run
+  std::optional<SequenceFault> fault;  // this sequence went non-finite: its state is cleared, its request must fail
 };
 
 class Stepper {

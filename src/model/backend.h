@@ -22,27 +22,27 @@ struct StateSave {
 
 // Consecutive packed rows of one sequence: a prefill chunk or one decode row.
 struct SequenceRows {
-  int first_row = 0;                  // into StepBatch::token_ids
+  int first_row = 0;  // into StepBatch::token_ids
   int num_rows = 0;
-  int start = 0;                      // position of the first row = tokens already in the state; checked against the slot
-  int slot = 0;                       // recurrent state, read and updated in place
-  std::span<const int> pages;         // page p holds positions [p*page_tokens, (p+1)*page_tokens); covers start + num_rows
-  std::span<const StateSave> saves;   // ascending rows
+  int start = 0;                     // position of the first row = tokens already in the state; checked against the slot
+  int slot = 0;                      // recurrent state, read and updated in place
+  std::span<const int> pages;        // page p holds positions [p*page_tokens, (p+1)*page_tokens); covers start + num_rows
+  std::span<const StateSave> saves;  // ascending rows
 };
 
 struct StepBatch {
-  std::span<const int> token_ids;             // [T], each in [0, V)
-  std::span<const SequenceRows> sequences;    // [B], covering [0, T) in order
-  std::span<const int> logit_rows;            // packed rows whose logits are wanted, ascending
+  std::span<const int> token_ids;           // [T], each in [0, V)
+  std::span<const SequenceRows> sequences;  // [B], covering [0, T) in order
+  std::span<const int> logit_rows;          // packed rows whose logits are wanted, ascending
   TapSink* taps = nullptr;
 };
 
 // A sequence whose numbers went non-finite in this step; the others are unaffected.
 struct SequenceFault {
-  int sequence = 0;                   // index into StepBatch::sequences
-  int row = 0;                        // packed row
-  int layer = -1;                     // -1: the final logits
-  std::string what;                   // "router logits", "index scores", "logits"
+  int sequence = 0;  // index into StepBatch::sequences
+  int row = 0;       // packed row
+  int layer = -1;    // -1: the final logits
+  std::string what;  // "router logits", "index scores", "logits"
 };
 
 struct StepResult {
@@ -51,25 +51,25 @@ struct StepResult {
 
 struct MemoryPlan {
   struct Row {
-    std::string arena;                // "weights", "state", "workspace"
+    std::string arena;  // "weights", "state", "workspace"
     std::string name;
     std::size_t bytes = 0;
   };
   std::vector<Row> rows;
   std::size_t total_bytes() const;
-  std::string table() const;          // printed at start
+  std::string table() const;  // printed at start
 };
 
 class Backend {
  public:
   virtual ~Backend() = default;
-  virtual std::string_view name() const = 0;                // "cpu", "cuda:0"
+  virtual std::string_view name() const = 0;  // "cpu", "cuda:0"
   virtual const Config& config() const = 0;
   virtual const StateLayout& state_layout() const = 0;
   virtual const MemoryPlan& memory_plan() const = 0;
   virtual int num_slots() const = 0;
   virtual int num_pages() const = 0;
-  virtual int max_rows() const = 0;                         // packed rows a step may hold
+  virtual int max_rows() const = 0;  // packed rows a step may hold
 
   // Runs the model over the batch. logits: [logit_rows.size(), V] f32, written whole. Throws InputError for a token id outside the
   // vocabulary and InternalError for a batch that breaks the contract above, before any state changes.
@@ -79,17 +79,17 @@ class Backend {
   virtual void clear_slot(int slot) = 0;
   virtual void copy_slot(int destination, int source) = 0;
   virtual void copy_page(int destination, int source) = 0;
-  virtual void read_slot(int slot, std::span<std::byte> bytes) const = 0;     // state_layout().slot_bytes
+  virtual void read_slot(int slot, std::span<std::byte> bytes) const = 0;  // state_layout().slot_bytes
   virtual void write_slot(int slot, std::span<const std::byte> bytes) = 0;
-  virtual void read_page(int page, std::span<std::byte> bytes) const = 0;     // state_layout().page_bytes
+  virtual void read_page(int page, std::span<std::byte> bytes) const = 0;  // state_layout().page_bytes
   virtual void write_page(int page, std::span<const std::byte> bytes) = 0;
 };
 
 struct BackendOptions {
   int num_slots = 4;
-  int max_tokens = 0;                 // token capacity of all pages together; 0: max_positions of the model
-  int max_rows = 512;                 // packed rows of a step
-  int num_threads = 0;                // CPU backend; 0: all
+  int max_tokens = 0;   // token capacity of all pages together; 0: max_positions of the model
+  int max_rows = 512;   // packed rows of a step
+  int num_threads = 0;  // CPU backend; 0: all
 };
 
 }  // namespace tetrad
