@@ -18,7 +18,7 @@ class CpuBackend final : public Backend {
         pool_(options.num_threads),
         rope_(config.rope),
         state_(config, make_state_layout(config), std::max(options.num_slots, 1), pages_for(config, options)),
-        workspace_(config, max_rows_, max_positions(options)),
+        workspace_(config, max_rows_, longest_sequence()),
         model_(pack_model(config, weights, progress)) {
     plan_.rows = {{"weights", "packed linears, norms", model_.packed_bytes},
                   {"state", "slots (recurrent state)", static_cast<std::size_t>(num_slots()) * state_.layout().slot_bytes},
@@ -56,8 +56,10 @@ class CpuBackend final : public Backend {
   void write_page(int page, std::span<const std::byte> bytes) override { write(state_.page(page), state_.layout().page_bytes, bytes); }
 
  private:
-  int max_positions(const BackendOptions& options) const {
-    return options.max_tokens > 0 ? std::min(options.max_tokens, config_.max_positions) : config_.max_positions;
+  // Every page may belong to one sequence: scratch reaches as far.
+  int longest_sequence() const {
+    const std::int64_t tokens = static_cast<std::int64_t>(state_.num_pages()) * state_.layout().page_tokens;
+    return static_cast<int>(std::min<std::int64_t>(tokens, config_.max_positions));
   }
 
   // Enough for max_tokens, and one partly filled page more for every slot.
@@ -98,6 +100,7 @@ class CpuBackend final : public Backend {
       next += sequence.num_rows;
       check(sequence);
     }
+    for (const SequenceRows& sequence : batch.sequences) check_slot_is_its_own(batch, sequence);
     TETRAD_CHECK(next == T, "sequences cover {} of {} rows", next, T);
   }
 
@@ -106,6 +109,7 @@ class CpuBackend final : public Backend {
                  state_.length(sequence.slot), sequence.start);
     const std::int64_t end = static_cast<std::int64_t>(sequence.start) + sequence.num_rows;
     if (end > config_.max_positions) fail<InputError>("position {} is past the model's {} positions", end - 1, config_.max_positions);
+    TETRAD_CHECK(static_cast<int>(sequence.pages.size()) <= num_pages(), "{} pages of {}", sequence.pages.size(), num_pages());
     const std::int64_t covered = static_cast<std::int64_t>(sequence.pages.size()) * state_.layout().page_tokens;
     TETRAD_CHECK(covered >= end, "{} pages cover {} of {} positions", sequence.pages.size(), covered, end);
     for (const int page : sequence.pages) TETRAD_CHECK(page >= 0 && page < num_pages(), "page {} of {}", page, num_pages());
@@ -114,6 +118,16 @@ class CpuBackend final : public Backend {
       TETRAD_CHECK(save.row > last && save.row < sequence.num_rows, "state save after row {} of {}", save.row, sequence.num_rows);
       TETRAD_CHECK(save.slot >= 0 && save.slot < num_slots() && save.slot != sequence.slot, "state save into slot {}", save.slot);
       last = save.row;
+    }
+  }
+
+  // A slot that two sequences use, or that one saves into while another is in it, would be advanced twice.
+  static void check_slot_is_its_own(const StepBatch& batch, const SequenceRows& sequence) {
+    for (const SequenceRows& other : batch.sequences) {
+      if (&other == &sequence) continue;
+      TETRAD_CHECK(other.slot != sequence.slot, "slot {} is in two sequences of the step", sequence.slot);
+      for (const StateSave& save : other.saves)
+        TETRAD_CHECK(save.slot != sequence.slot, "state save into slot {}, which is in the step", sequence.slot);
     }
   }
 

@@ -143,10 +143,16 @@ class Attention {
     if (rows.empty()) return;
     score(rows, projected);
     int counts[Workspace::kRowGroup];
+    bool ranked[Workspace::kRowGroup];
     const int num_rows = static_cast<int>(rows.size());
     step_.pool.parallel_for(num_rows, 1, [&](int begin, int end) {
-      for (int i = begin; i < end; ++i) counts[i] = select(rows[static_cast<std::size_t>(i)], i);
+      for (int i = begin; i < end; ++i) {
+        ranked[i] = can_be_ranked(rows[static_cast<std::size_t>(i)], i);
+        counts[i] = select(rows[static_cast<std::size_t>(i)], i);
+      }
     });
+    for (int i = 0; i < num_rows; ++i)
+      if (!ranked[i]) step_.fault(rows[static_cast<std::size_t>(i)].row, layer_, "index scores");
     if (step_.batch.taps != nullptr)
       for (int i = 0; i < num_rows; ++i) tap_selection(rows[static_cast<std::size_t>(i)], i, counts[i]);
     step_.pool.parallel_for(num_rows * s_.HQ, 1, [&](int begin, int end) {
@@ -175,6 +181,11 @@ class Attention {
         block_scores(g_, q, cache.block_key(first), std::min(per_page, row.num_blocks - first), scores(i) + first);
       }
     });
+  }
+
+  // Scores only choose among tokens whose values are sound, so a NaN among them would leave no trace in what follows.
+  bool can_be_ranked(const QueryRow& row, int i) {
+    return !scored(row) || std::none_of(scores(i), scores(i) + row.num_blocks, [](float s) { return std::isnan(s); });
   }
 
   int select(const QueryRow& row, int i) {

@@ -69,6 +69,8 @@ class SequenceState {
   // Makes positions [length, length + num_tokens) writable: takes pages, copies a shared page before it would be written.
   // All or nothing: on CapacityError nothing has changed.
   void prepare(int num_tokens);
+  // Gives back the pages past the length: prepare() took them for a step that did not happen.
+  void trim() { truncate_pages(length_); }
   // The step wrote num_tokens more; called by Stepper after a successful step.
   void advance(int num_tokens);
 

@@ -16,14 +16,11 @@ int rows_wanted(const StepRequest& request) {
 
 }  // namespace
 
-std::vector<StepOutcome> Stepper::run(std::span<const StepRequest> requests, TapSink* taps) {
+StepResult Stepper::step(std::span<const StepRequest> requests, TapSink* taps) {
   Backend& backend = pool_->backend();
   std::vector<int> ids, logit_rows;
   std::vector<SequenceRows> sequences;
-  for (const StepRequest& request : requests) {
-    TETRAD_CHECK(request.state != nullptr && !request.token_ids.empty(), "request {} has no state or no tokens", sequences.size());
-    request.state->prepare(static_cast<int>(request.token_ids.size()));
-  }
+  for (const StepRequest& request : requests) request.state->prepare(static_cast<int>(request.token_ids.size()));
   for (const StepRequest& request : requests) {
     const int first = static_cast<int>(ids.size()), rows = static_cast<int>(request.token_ids.size());
     ids.insert(ids.end(), request.token_ids.begin(), request.token_ids.end());
@@ -35,10 +32,21 @@ std::vector<StepOutcome> Stepper::run(std::span<const StepRequest> requests, Tap
                          .saves = {}});
     for (int r = rows - rows_wanted(request); r < rows; ++r) logit_rows.push_back(first + r);
   }
-  const auto vocab = static_cast<std::size_t>(backend.config().vocab_size);
-  logits_.resize(logit_rows.size() * vocab);
-  StepResult result = backend.step({.token_ids = ids, .sequences = sequences, .logit_rows = logit_rows, .taps = taps}, logits_);
+  logits_.resize(logit_rows.size() * static_cast<std::size_t>(backend.config().vocab_size));
+  return backend.step({.token_ids = ids, .sequences = sequences, .logit_rows = logit_rows, .taps = taps}, logits_);
+}
 
+std::vector<StepOutcome> Stepper::run(std::span<const StepRequest> requests, TapSink* taps) {
+  for (std::size_t i = 0; i < requests.size(); ++i)
+    TETRAD_CHECK(requests[i].state != nullptr && !requests[i].token_ids.empty(), "request {} has no state or no tokens", i);
+  StepResult result;
+  try {
+    result = step(requests, taps);
+  } catch (...) {
+    for (const StepRequest& request : requests) request.state->trim();
+    throw;
+  }
+  const auto vocab = static_cast<std::size_t>(pool_->backend().config().vocab_size);
   std::vector<StepOutcome> outcomes(requests.size());
   std::size_t offset = 0;
   for (std::size_t i = 0; i < requests.size(); ++i) {

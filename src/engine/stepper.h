@@ -25,14 +25,16 @@ class Stepper {
  public:
   explicit Stepper(StatePool& pool) : pool_(&pool) {}
 
-  // One backend step; at most backend.max_rows() rows in all. Outcomes in the order of the requests. Throws CapacityError before
-  // anything has changed, or the backend's own error.
+  // One backend step; at most backend.max_rows() rows in all. Outcomes in the order of the requests. Throws CapacityError or
+  // the backend's own error; no sequence has changed then, and pages taken for the step are given back.
   std::vector<StepOutcome> run(std::span<const StepRequest> requests, TapSink* taps = nullptr);
 
   // Feeds a long prompt in chunks of at most chunk rows (0: max_rows); logits of the last row.
   StepOutcome prefill(SequenceState& state, std::span<const int> token_ids, int chunk = 0);
 
  private:
+  StepResult step(std::span<const StepRequest> requests, TapSink* taps);
+
   StatePool* pool_;
   std::vector<float> logits_;
 };

@@ -42,7 +42,7 @@ struct SequenceFault {
   int sequence = 0;  // index into StepBatch::sequences
   int row = 0;       // packed row
   int layer = -1;    // -1: the final logits
-  std::string what;  // "router logits", "logits"
+  std::string what;  // "router logits", "index scores", "logits"
 };
 
 struct StepResult {
