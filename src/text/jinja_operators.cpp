@@ -138,9 +138,10 @@ Value multiply(Heap& heap, const Value& a, const Value& b) {
     if (a.is_string()) {
       const Int bytes = times * static_cast<Int>(a.text().size());
       heap.check_string(static_cast<std::size_t>(std::min<Int>(bytes, std::numeric_limits<std::int64_t>::max())));
-      std::string text;
-      text.reserve(static_cast<std::size_t>(bytes));
-      for (Int i = 0; i < times && !a.text().empty(); ++i) text += a.text();
+      const auto wanted = static_cast<std::size_t>(bytes);
+      std::string text = wanted > 0 ? a.text() : std::string();
+      text.reserve(wanted);
+      while (text.size() < wanted) text.append(text, 0, std::min(text.size(), wanted - text.size()));
       return heap.string(std::move(text));
     }
     const auto& unit = a.sequence().items;

@@ -193,7 +193,7 @@ std::vector<std::string_view> split_lines(std::string_view text, bool keep_ends)
   return lines;
 }
 
-std::string replace(const Heap& heap, std::string_view text, std::string_view from, std::string_view to, std::int64_t count) {
+std::string replace(Heap& heap, std::string_view text, std::string_view from, std::string_view to, std::int64_t count) {
   std::string out;
   std::size_t start = 0;
   std::int64_t done = 0;
@@ -202,6 +202,7 @@ std::string replace(const Heap& heap, std::string_view text, std::string_view fr
     out += piece;
   };
   while (count < 0 || done < count) {
+    heap.step();
     if (from.empty()) {
       append(to);
       ++done;

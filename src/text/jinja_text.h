@@ -25,7 +25,7 @@ std::size_t rfind_bytes(std::string_view text, std::string_view needle);        
 std::vector<std::string_view> split(std::string_view text, std::string_view separator, std::int64_t max_split, bool from_right);
 std::vector<std::string_view> split_space(std::string_view text, std::int64_t max_split, bool from_right);
 std::vector<std::string_view> split_lines(std::string_view text, bool keep_ends);
-std::string replace(const Heap& heap, std::string_view text, std::string_view from, std::string_view to, std::int64_t count);
+std::string replace(Heap& heap, std::string_view text, std::string_view from, std::string_view to, std::int64_t count);
 
 std::string upper(std::string_view text);
 std::string lower(std::string_view text);
