@@ -18,11 +18,15 @@
 #include "cli/commands.h"
 #include "io/checkpoint.h"
 #include "model/load_weights.h"
+#include "model/state_layout.h"
+#include "model/step_work.h"
 #include "model/synthetic.h"
 #include "model/weights_table.h"
 
 namespace tetrad::cli {
 namespace {
+
+constexpr double kMiB = 1 << 20;
 
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
@@ -132,6 +136,13 @@ std::vector<std::pair<std::string, std::string>> config_facts(const Config& c) {
   if (!c.ple_layers.empty())
     facts.emplace_back("n-gram table", fmt::format("up to {} tokens, {} heads, rows of {}, vocabulary base {}, end of text {}",
                                                    c.ngram_size, c.ngram_heads(), c.ngram_row_dim(), c.ngram_vocab_base, c.ple_eos_token));
+  const StateLayout state = make_state_layout(c);
+  const double token_bytes = static_cast<double>(state.page_bytes) / state.page_tokens;
+  facts.emplace_back("state of a sequence", fmt::format("{:.2f} MiB, and {:.2f} KiB for every token ({:.1f} MiB at {} positions)",
+                                                        static_cast<double>(state.slot_bytes) / kMiB, token_bytes / 1024.0,
+                                                        token_bytes * c.max_positions / kMiB, c.max_positions));
+  facts.emplace_back("read per decoded token",
+                     fmt::format("{:.1f} MB of weights", decode_work(c, 0, c.quantization ? 1.0 : 2.0).weight_bytes / 1e6));
   facts.emplace_back("positions", c.rope.type == RopeType::kYarn ? fmt::format("{} (yarn, factor {})", c.max_positions, c.rope.yarn_factor)
                                                                  : fmt::format("{}", c.max_positions));
   facts.emplace_back("output head", c.tie_word_embeddings ? "tied to the embedding" : "its own");
