@@ -1,6 +1,7 @@
 // The chunked and the token-by-token form of the gated delta rule against the same recurrence in double, each within its own bound.
 #include "cpu/gdn_chunked.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "cpu/gdn_step.h"

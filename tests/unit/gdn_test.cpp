@@ -1,5 +1,6 @@
 #include "cpu/gdn.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "engine/tap_store.h"
