@@ -1,5 +1,6 @@
 #include "cpu/moe.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <limits>

@@ -1,5 +1,6 @@
 #include "cpu/ple.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "support/op_rig.h"

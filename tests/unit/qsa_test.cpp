@@ -1,5 +1,6 @@
 #include "cpu/qsa.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <numeric>
