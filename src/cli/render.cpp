@@ -57,7 +57,8 @@ void add_render(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("render", "Print the prompt that the chat template makes of a conversation");
   const auto options = std::make_shared<Options>();
   command->add_option("-m,--model", options->model, "Directory of the checkpoint")->capture_default_str();
-  command->add_option("file", options->file, R"(JSON file {"messages": [...], "tools": [...], "flags": {...}}, or - for standard input)")->required();
+  command->add_option("file", options->file, R"(JSON file {"messages": [...], "tools": [...], "flags": {...}}, or - for standard input)")
+      ->required();
   command->callback([options, &exit_code] {
     render_file(*options);
     exit_code = 0;

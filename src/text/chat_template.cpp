@@ -56,7 +56,8 @@ ChatTemplate ChatTemplate::load(const std::filesystem::path& model_directory) {
   }
   const auto found = json.is_object() ? json.find("chat_template") : json.end();
   if (found == json.end() || !found->is_string()) {
-    fail<LoadError>("{}: no chat template: the directory has no chat_template.jinja, and this file no string \"chat_template\"", config.string());
+    fail<LoadError>("{}: no chat template: the directory has no chat_template.jinja, and this file no string \"chat_template\"",
+                    config.string());
   }
   return parse(found->get_ref<const std::string&>(), config.string() + ":chat_template");
 }

@@ -8,8 +8,8 @@ namespace tetrad::jinja {
 
 namespace {
 
-constexpr int kCallerName = 1;          // the parser numbers "caller" second
-constexpr Int kMaxRange = 100'000;      // as the sandbox of Jinja2 has it
+constexpr int kCallerName = 1;      // the parser numbers "caller" second
+constexpr Int kMaxRange = 100'000;  // as the sandbox of Jinja2 has it
 constexpr std::array<std::string_view, 4> kFunctions = {"range", "namespace", "dict", "raise_exception"};
 
 }  // namespace
@@ -149,8 +149,10 @@ Args Evaluator::eval_arguments(const Expr& node) {
   for (std::size_t i = 1; i < node.children.size(); ++i) {
     Value value = eval(*node.children[i]);
     const std::string& name = node.argument_names[i - 1];
-    if (name.empty()) args.positional.push_back(std::move(value));
-    else args.named.emplace_back(name, std::move(value));
+    if (name.empty())
+      args.positional.push_back(std::move(value));
+    else
+      args.named.emplace_back(name, std::move(value));
   }
   return args;
 }
@@ -188,7 +190,8 @@ Value Evaluator::call_macro(const MacroValue& macro, Args args, const Value* cal
   const Stmt& stmt = *macro.stmt;
   const std::shared_ptr<Scope> scope = macro.scope;
   if (macro_depth_ >= heap_.limits().macro_depth) refuse("macros call each other more than {} deep", heap_.limits().macro_depth);
-  if (caller != nullptr && !stmt.macro.takes_caller) refuse("macro '{}' does not take the block of a call: it never uses 'caller'", stmt.macro.text);
+  if (caller != nullptr && !stmt.macro.takes_caller)
+    refuse("macro '{}' does not take the block of a call: it never uses 'caller'", stmt.macro.text);
   ++macro_depth_;
   try {
     const Entered entered(*this, open_scope(scope));
@@ -206,7 +209,8 @@ Value Evaluator::call_macro(const MacroValue& macro, Args args, const Value* cal
 void Evaluator::bind_parameters(const MacroValue& macro, Args args) {
   const Macro& signature = macro.stmt->macro;
   const std::size_t count = signature.parameters.size();
-  if (args.positional.size() > count) refuse("macro '{}' takes at most {} argument(s), got {}", signature.text, count, args.positional.size());
+  if (args.positional.size() > count)
+    refuse("macro '{}' takes at most {} argument(s), got {}", signature.text, count, args.positional.size());
   std::vector<const Value*> given(count, nullptr);
   for (std::size_t i = 0; i < args.positional.size(); ++i) given[i] = &args.positional[i];
   for (const auto& [name, value] : args.named) {

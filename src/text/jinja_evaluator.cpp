@@ -7,7 +7,7 @@ namespace tetrad::jinja {
 
 namespace {
 
-constexpr int kLoopName = 0;             // the parser numbers "loop" first
+constexpr int kLoopName = 0;  // the parser numbers "loop" first
 constexpr std::int64_t kScopeBytes = 128;
 
 }  // namespace
@@ -118,8 +118,12 @@ Evaluator::Flow Evaluator::exec(const Stmt& stmt) {
     case StmtKind::kIf: return exec_if(stmt);
     case StmtKind::kFor: return exec_for(stmt);
     case StmtKind::kSet: assign(stmt.targets[0], eval(*stmt.exprs[0])); return Flow::kNormal;
-    case StmtKind::kSetBlock: assign(stmt.targets[0], apply_block_filter(stmt.exprs[0].get(), capture(stmt.blocks[0]))); return Flow::kNormal;
-    case StmtKind::kFilterBlock: write(to_text(heap_, apply_block_filter(stmt.exprs[0].get(), capture(stmt.blocks[0])))); return Flow::kNormal;
+    case StmtKind::kSetBlock:
+      assign(stmt.targets[0], apply_block_filter(stmt.exprs[0].get(), capture(stmt.blocks[0])));
+      return Flow::kNormal;
+    case StmtKind::kFilterBlock:
+      write(to_text(heap_, apply_block_filter(stmt.exprs[0].get(), capture(stmt.blocks[0]))));
+      return Flow::kNormal;
     case StmtKind::kMacro: exec_macro(stmt); return Flow::kNormal;
     case StmtKind::kCallBlock: {
       const Value caller = macro_value(stmt);

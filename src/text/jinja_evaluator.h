@@ -20,8 +20,8 @@ struct Scope {
 };
 
 struct MacroValue : Object {
-  const Stmt* stmt = nullptr;           // kMacro or kCallBlock: signature and body
-  std::shared_ptr<Scope> scope;         // where it was defined
+  const Stmt* stmt = nullptr;    // kMacro or kCallBlock: signature and body
+  std::shared_ptr<Scope> scope;  // where it was defined
 };
 
 // Throws TemplateError: with the template's own words for raise_exception, else "WHERE:LINE: what went wrong".
@@ -106,13 +106,13 @@ class Evaluator {
   Value make_range(const Args& args);
 
   const Template& source_;
-  Heap heap_;                                   // outlives every value below
-  std::vector<std::shared_ptr<Scope>> captured_;        // scopes that macros hold; emptied at the end, as they may hold the macros
+  Heap heap_;                                     // outlives every value below
+  std::vector<std::shared_ptr<Scope>> captured_;  // scopes that macros hold; emptied at the end, as they may hold the macros
   std::shared_ptr<Scope> scope_;
   std::string output_;
   std::string* out_ = &output_;
-  const Value* block_input_ = nullptr;          // the text of the block whose filters are being applied
-  std::size_t buffered_ = 0;                    // bytes in all output buffers
+  const Value* block_input_ = nullptr;  // the text of the block whose filters are being applied
+  std::size_t buffered_ = 0;            // bytes in all output buffers
   int depth_ = 0;
   int macro_depth_ = 0;
   int line_ = 1;

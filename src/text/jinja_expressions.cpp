@@ -149,7 +149,8 @@ ExprPtr Parser::parse_compare() {
   std::vector<ExprPtr> operands = list_of(parse_sum());
   std::vector<Op> ops;
   while (true) {
-    const auto* known = std::find_if(std::begin(kComparisons), std::end(kComparisons), [&](const auto& c) { return current().is(c.first); });
+    const auto* known =
+        std::find_if(std::begin(kComparisons), std::end(kComparisons), [&](const auto& c) { return current().is(c.first); });
     if (known != std::end(kComparisons)) {
       ops.push_back(known->second);
       take();
@@ -399,7 +400,8 @@ void Parser::parse_arguments(Expr& call) {
   expect("(");
   bool named = false;
   while (!current().is(")")) {
-    if (current().is("*") || current().is("**")) refuse_line(current().line, fmt::format("construct '{}arguments' is not supported", current().text));
+    if (current().is("*") || current().is("**"))
+      refuse_line(current().line, fmt::format("construct '{}arguments' is not supported", current().text));
     std::string name;
     if (current().kind == TokenKind::kName && tokens_[std::min(at_ + 1, tokens_.size() - 1)].is("=")) {
       name = take().text;

@@ -86,9 +86,12 @@ Value filter_indent(Heap& heap, const Value& input, const Args& args) {
   const auto a = args.bind("indent", {"width", "first", "blank"});
   std::string indent = "    ";
   if (a[0] != nullptr) {
-    if (a[0]->is_string()) indent = a[0]->text();
-    else if (a[0]->is_integer() && a[0]->integer <= kMaxIndent) indent.assign(static_cast<std::size_t>(std::max<Int>(a[0]->integer, 0)), ' ');
-    else refuse("indent needs a string or an integer of at most {}", static_cast<int>(kMaxIndent));
+    if (a[0]->is_string())
+      indent = a[0]->text();
+    else if (a[0]->is_integer() && a[0]->integer <= kMaxIndent)
+      indent.assign(static_cast<std::size_t>(std::max<Int>(a[0]->integer, 0)), ' ');
+    else
+      refuse("indent needs a string or an integer of at most {}", static_cast<int>(kMaxIndent));
   }
   const bool first = a[1] != nullptr && truthy(*a[1]), blank = a[2] != nullptr && truthy(*a[2]);
   if (!input.is_string()) refuse("indent needs a string, got {}", type_name(input));
@@ -120,7 +123,8 @@ Value filter_int(Heap& heap, const Value& input, const Args& args) {
   heap.step_bytes(input.text().size());
   Int base = 10;
   if (a[1] != nullptr) {
-    if (!a[1]->is_integer() || (a[1]->integer != 0 && (a[1]->integer < 2 || a[1]->integer > 36))) refuse("int needs a base of 0 or 2 to 36");
+    if (!a[1]->is_integer() || (a[1]->integer != 0 && (a[1]->integer < 2 || a[1]->integer > 36)))
+      refuse("int needs a base of 0 or 2 to 36");
     base = a[1]->integer;
   }
   Int parsed = 0;

@@ -91,9 +91,8 @@ struct JsonWriter {
     std::vector<std::size_t> order(dict.entries.size());
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
     if (sort_keys) {
-      std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-        return compare(heap, dict.entries[a].first, dict.entries[b].first) < 0;
-      });
+      std::stable_sort(order.begin(), order.end(),
+                       [&](std::size_t a, std::size_t b) { return compare(heap, dict.entries[a].first, dict.entries[b].first) < 0; });
     }
     out += '{';
     bool first = true;

@@ -62,9 +62,7 @@ class Lexer {
     if (count > 0) at_line_start_ = source_[position_ - 1] == '\n';
   }
 
-  void skip_space() {
-    advance(rest().size() - strip(rest(), Side::kLeft).size());
-  }
+  void skip_space() { advance(rest().size() - strip(rest(), Side::kLeft).size()); }
 
   // White space that the tag after `text` swallows: all of it for `-`, the blanks of its own line for a block without `+`.
   std::string_view trim_before(std::string_view text, char sign, bool is_output) const {
@@ -192,7 +190,7 @@ class Lexer {
     }
     if (c == '\'' || c == '"') return scan_string(c);
     static constexpr std::array<std::string_view, 26> kOperators = {"//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[",
-                                                                    "]", "(", ")", "{", "}", ">", "<", "=", ".", ":", "|", ",", ";"};
+                                                                    "]",  "(",  ")",  "{",  "}",  ">",  "<", "=", ".", ":", "|", ",", ";"};
     const auto* op = std::find_if(kOperators.begin(), kOperators.end(), [&](std::string_view o) { return rest().starts_with(o); });
     if (op == kOperators.end()) refuse_here(fmt::format("unexpected character {}", string_repr(first_character())));
     if (*op == "(" || *op == "[" || *op == "{") {
@@ -319,7 +317,8 @@ class Lexer {
 }  // namespace
 
 std::vector<Token> tokenize(std::string_view source, std::string_view where) {
-  if (source.size() > kMaxSourceBytes) fail<LoadError>("{}: the template has {} bytes, at most {} are read", where, source.size(), kMaxSourceBytes);
+  if (source.size() > kMaxSourceBytes)
+    fail<LoadError>("{}: the template has {} bytes, at most {} are read", where, source.size(), kMaxSourceBytes);
   if (!valid_utf8(source)) fail<LoadError>("{}: the template is not valid UTF-8", where);
   const std::string text = normalise(source);
   return Lexer(text, where).run();

@@ -11,12 +11,24 @@
 
 namespace tetrad::jinja {
 
-enum class TokenKind : std::uint8_t { kText, kOutputBegin, kOutputEnd, kBlockBegin, kBlockEnd, kName, kString, kInteger, kFloat, kOperator, kEnd };
+enum class TokenKind : std::uint8_t {
+  kText,
+  kOutputBegin,
+  kOutputEnd,
+  kBlockBegin,
+  kBlockEnd,
+  kName,
+  kString,
+  kInteger,
+  kFloat,
+  kOperator,
+  kEnd
+};
 
 struct Token {
   TokenKind kind = TokenKind::kEnd;
   int line = 1;
-  std::string text;     // text between tags, name, operator, or the decoded string
+  std::string text;  // text between tags, name, operator, or the decoded string
   Int integer = 0;
   double real = 0.0;
 

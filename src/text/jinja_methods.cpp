@@ -123,8 +123,10 @@ Value join_text(Heap& heap, const Method& method, const Args& args) {
 Value remove_affix(Heap& heap, const Method& method, const Args& args) {
   const std::string& affix = text_argument(method, *args.bind(method.name, {"affix"}, 1)[0]);
   std::string_view text = self_text(method);
-  if (method.name == "removeprefix" && text.starts_with(affix)) text.remove_prefix(affix.size());
-  else if (method.name == "removesuffix" && text.ends_with(affix)) text.remove_suffix(affix.size());
+  if (method.name == "removeprefix" && text.starts_with(affix))
+    text.remove_prefix(affix.size());
+  else if (method.name == "removesuffix" && text.ends_with(affix))
+    text.remove_suffix(affix.size());
   return heap.string(std::string(text));
 }
 
@@ -196,9 +198,12 @@ Value dict_view(Heap& heap, const Method& method, const Args& args) {
   args.bind(method.name, {});
   std::vector<Value> items;
   for (const auto& [key, value] : method.self.dict().entries) {
-    if (method.name == "keys") items.push_back(key);
-    else if (method.name == "values") items.push_back(value);
-    else items.push_back(heap.list({key, value}, Kind::kTuple));
+    if (method.name == "keys")
+      items.push_back(key);
+    else if (method.name == "values")
+      items.push_back(value);
+    else
+      items.push_back(heap.list({key, value}, Kind::kTuple));
   }
   return heap.list(std::move(items), Kind::kView, "dict_" + method.name);
 }
@@ -228,9 +233,9 @@ Value list_index(Heap& heap, const Method& method, const Args& args) {
 constexpr std::array kListMethods = {Entry{"index", list_index}, Entry{"count", list_index}, Entry{"copy", dict_copy}};
 
 // Methods that Python's types have and a template of the subset cannot call; a lookup still yields the method and not a key.
-constexpr std::array<std::string_view, 16> kOtherStringMethods = {"casefold", "center", "encode", "expandtabs", "format", "format_map",
-                                                                  "isascii", "isidentifier", "isprintable", "istitle", "ljust",
-                                                                  "maketrans", "rjust", "swapcase", "translate", "zfill"};
+constexpr std::array<std::string_view, 16> kOtherStringMethods = {
+    "casefold",    "center",  "encode", "expandtabs", "format", "format_map", "isascii",   "isidentifier",
+    "isprintable", "istitle", "ljust",  "maketrans",  "rjust",  "swapcase",   "translate", "zfill"};
 constexpr std::array<std::string_view, 6> kOtherDictMethods = {"clear", "fromkeys", "pop", "popitem", "setdefault", "update"};
 constexpr std::array<std::string_view, 8> kOtherListMethods = {"append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"};
 

@@ -92,12 +92,12 @@ class Parser {
   std::string where_;
   std::size_t at_ = 0;
   int nesting_ = 0;
-  int loops_ = 0;                                       // loops around the statement being parsed, within its macro
-  int caller_uses_ = 0;                                 // so far
+  int loops_ = 0;        // loops around the statement being parsed, within its macro
+  int caller_uses_ = 0;  // so far
   Template out_;
   std::unordered_map<std::string, int> numbers_;
-  std::unordered_map<std::string, bool> bound_;         // names that some statement assigns
-  std::vector<std::pair<std::string, int>> calls_;      // names called, with their lines
+  std::unordered_map<std::string, bool> bound_;     // names that some statement assigns
+  std::vector<std::pair<std::string, int>> calls_;  // names called, with their lines
 };
 
 }  // namespace tetrad::jinja

@@ -61,13 +61,16 @@ Value extreme(Heap& heap, const Value& input, const Args& args, int sign) {
 // The arguments after the first `count`, for a test or filter applied to each item.
 Args rest_of(const Args& args, std::size_t count) {
   Args rest;
-  rest.positional.assign(args.positional.begin() + static_cast<std::ptrdiff_t>(std::min(count, args.positional.size())), args.positional.end());
+  rest.positional.assign(args.positional.begin() + static_cast<std::ptrdiff_t>(std::min(count, args.positional.size())),
+                         args.positional.end());
   rest.named = args.named;
   return rest;
 }
 
 // These filters take any false value for an empty sequence.
-std::vector<Value> items_unless_false(Heap& heap, const Value& input) { return truthy(input) ? items_of(heap, input) : std::vector<Value>{}; }
+std::vector<Value> items_unless_false(Heap& heap, const Value& input) {
+  return truthy(input) ? items_of(heap, input) : std::vector<Value>{};
+}
 
 Value choose(Heap& heap, const Value& input, const Args& args, bool by_attribute, bool keep) {
   const std::size_t at = by_attribute ? 1 : 0;
@@ -164,7 +167,8 @@ Value filter_map(Heap& heap, const Value& input, const Args& args) {
   if (args.positional.empty()) {
     const Value* path = named("attribute");
     const Value* fallback = named("default");
-    if (path == nullptr || args.named.size() != (fallback != nullptr ? 2u : 1u)) refuse("map needs a filter, or attribute and perhaps default");
+    if (path == nullptr || args.named.size() != (fallback != nullptr ? 2u : 1u))
+      refuse("map needs a filter, or attribute and perhaps default");
     for (const Value& value : items_unless_false(heap, input)) {
       Value reached = follow(heap, value, *path);
       mapped.push_back(reached.is_undefined() && fallback != nullptr ? *fallback : std::move(reached));

@@ -7,8 +7,8 @@ namespace tetrad::jinja {
 
 namespace {
 
-constexpr std::string_view kReserved[] = {"true", "false", "none", "True", "False", "None", "and", "or", "not", "if", "else", "in", "is",
-                                          "loop", "caller", "varargs", "kwargs", "self", "super"};
+constexpr std::string_view kReserved[] = {"true", "false", "none", "True", "False",  "None",    "and",    "or",   "not",  "if",
+                                          "else", "in",    "is",   "loop", "caller", "varargs", "kwargs", "self", "super"};
 
 }  // namespace
 
@@ -241,7 +241,8 @@ StmtPtr Parser::parse_call_block(int line) {
   stmt->macro.text = "caller";
   if (current().is("(")) parse_signature(stmt->macro);
   ExprPtr call = parse_expression();
-  if (call->kind != ExprKind::kCall || call->children[0]->kind != ExprKind::kName) refuse_line(line, "a call block needs the call of a macro");
+  if (call->kind != ExprKind::kCall || call->children[0]->kind != ExprKind::kName)
+    refuse_line(line, "a call block needs the call of a macro");
   stmt->exprs.push_back(std::move(call));
   expect_kind(TokenKind::kBlockEnd, "'%}'");
   const int outer_loops = std::exchange(loops_, 0);

@@ -201,16 +201,11 @@ Value Heap::method(const Value& self, std::string_view name) {
 Value Heap::from_json(const nlohmann::ordered_json& json, int depth) {
   if (depth > limits_.value_depth) refuse("the variables are nested more than {} deep", limits_.value_depth);
   switch (json.type()) {
-    case nlohmann::json::value_t::null:
-      return Value::none();
-    case nlohmann::json::value_t::boolean:
-      return Value::boolean(json.get<bool>());
-    case nlohmann::json::value_t::number_integer:
-      return Value::integral(json.get<std::int64_t>());
-    case nlohmann::json::value_t::number_unsigned:
-      return Value::integral(json.get<std::uint64_t>());
-    case nlohmann::json::value_t::number_float:
-      return Value::floating(json.get<double>());
+    case nlohmann::json::value_t::null: return Value::none();
+    case nlohmann::json::value_t::boolean: return Value::boolean(json.get<bool>());
+    case nlohmann::json::value_t::number_integer: return Value::integral(json.get<std::int64_t>());
+    case nlohmann::json::value_t::number_unsigned: return Value::integral(json.get<std::uint64_t>());
+    case nlohmann::json::value_t::number_float: return Value::floating(json.get<double>());
     case nlohmann::json::value_t::string: {
       const auto& text = json.get_ref<const std::string&>();
       if (!valid_utf8(text)) refuse("a string of the variables is not valid UTF-8");
@@ -232,8 +227,7 @@ Value Heap::from_json(const nlohmann::ordered_json& json, int depth) {
       }
       return dict(std::move(entries));
     }
-    default:
-      refuse("the variables hold a value that JSON does not have");
+    default: refuse("the variables hold a value that JSON does not have");
   }
 }
 
@@ -312,9 +306,7 @@ std::vector<Value> items_of(Heap& heap, const Value& iterable) {
 Value length_of(Heap& heap, const Value& v) {
   switch (v.kind) {
     case Kind::kUndefined: return Value::integral(0);
-    case Kind::kString:
-      heap.step_bytes(v.text().size());
-      return Value::integral(static_cast<std::int64_t>(count_code_points(v.text())));
+    case Kind::kString: heap.step_bytes(v.text().size()); return Value::integral(static_cast<std::int64_t>(count_code_points(v.text())));
     case Kind::kDict: return Value::integral(static_cast<std::int64_t>(v.dict().entries.size()));
     case Kind::kLoop: return Value::integral(static_cast<std::int64_t>(static_cast<const Loop*>(v.object.get())->items->items.size()));
     case Kind::kList:

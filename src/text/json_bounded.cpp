@@ -41,7 +41,8 @@ class Builder {
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception& error) {
     const std::string_view message = error.what();
     const std::size_t detail = message.find("] ");
-    fail<InputError>("{}: not valid JSON at byte {}: {}", where_, position, detail == std::string_view::npos ? message : message.substr(detail + 2));
+    fail<InputError>("{}: not valid JSON at byte {}: {}", where_, position,
+                     detail == std::string_view::npos ? message : message.substr(detail + 2));
   }
 
   Json take() { return std::move(root_); }

@@ -8,11 +8,13 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const tetrad::ChatTemplate chat = tetrad::ChatTemplate::parse(
-      "{% for m in messages %}{{ m.role }}{{ m.content }}{% for c in m.tool_calls or [] %}{{ c|tojson }}{% for k, v in c.function.arguments|items %}"
+      "{% for m in messages %}{{ m.role }}{{ m.content }}{% for c in m.tool_calls or [] %}{{ c|tojson }}{% for k, v in "
+      "c.function.arguments|items %}"
       "{{ k }}{{ v|string|trim }}{% endfor %}{% endfor %}{% endfor %}{{ tools|tojson if tools }}",
       "fuzz");
   try {
-    chat.render(tetrad::conversation_variables(tetrad::parse_json_bounded(std::string_view(reinterpret_cast<const char*>(data), size), "fuzz")));
+    chat.render(
+        tetrad::conversation_variables(tetrad::parse_json_bounded(std::string_view(reinterpret_cast<const char*>(data), size), "fuzz")));
   } catch (const tetrad::InputError&) {
   }
   return 0;

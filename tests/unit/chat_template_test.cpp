@@ -35,8 +35,8 @@ nlohmann::ordered_json conversation_of(const nlohmann::ordered_json& example, bo
 class ChatTemplateLoad : public ::testing::Test {
  protected:
   void SetUp() override {
-    directory_ = fs::temp_directory_path() / ("tetrad-template-" + std::to_string(::getpid()) + "-" +
-                                              ::testing::UnitTest::GetInstance()->current_test_info()->name());
+    directory_ = fs::temp_directory_path() /
+                 ("tetrad-template-" + std::to_string(::getpid()) + "-" + ::testing::UnitTest::GetInstance()->current_test_info()->name());
     fs::create_directories(directory_);
   }
   void TearDown() override { fs::remove_all(directory_); }
@@ -83,7 +83,8 @@ TEST(ChatTemplateGolden, RaisesInTheTemplatesOwnWords) {
   EXPECT_EQ(tiny_error(R"({"messages": [{"role": "assistant", "content": "a"}]})"), "No message of a user asks anything.");
   EXPECT_EQ(tiny_error(R"({"messages": [{"role": "user", "content": "a"}, {"role": "system", "content": "b"}]})"),
             "A system message can only come first.");
-  EXPECT_EQ(tiny_error(R"({"messages": [{"role": "user", "content": "a"}, {"role": "developer", "content": "b"}]})"), "Unknown role developer.");
+  EXPECT_EQ(tiny_error(R"({"messages": [{"role": "user", "content": "a"}, {"role": "developer", "content": "b"}]})"),
+            "Unknown role developer.");
   EXPECT_EQ(tiny_error(R"({"messages": [{"role": "user", "content": "a"}], "flags": {"reasoning_effort": "high"}})"),
             "Unknown reasoning effort high: xhigh, medium or low.");
   EXPECT_EQ(tiny_error(R"({"messages": [{"role": "user", "content": "a"}], "flags": {"reasoning_effort": null}})"),
@@ -92,11 +93,14 @@ TEST(ChatTemplateGolden, RaisesInTheTemplatesOwnWords) {
 
 TEST(ChatTemplateGolden, ArgumentsGivenAsTextRenderAsObjects) {
   const auto call = [](const std::string& arguments) {
-    return tiny_error((R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": )" +
-                       arguments + "}}]}]}").c_str());
+    return tiny_error(
+        (R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": )" +
+         arguments + "}}]}]}")
+            .c_str());
   };
   const std::string object = call(R"({"a": "x\ny", "n": 1, "l": [true, null, 1.5]})");
-  EXPECT_NE(object.find("<parameter=a>\nx\ny\n</parameter>\n<parameter=n>\n1\n</parameter>\n<parameter=l>\n[true, null, 1.5]\n"), std::string::npos)
+  EXPECT_NE(object.find("<parameter=a>\nx\ny\n</parameter>\n<parameter=n>\n1\n</parameter>\n<parameter=l>\n[true, null, 1.5]\n"),
+            std::string::npos)
       << object;
   EXPECT_EQ(call(R"("{\"a\": \"x\\ny\", \"n\": 1, \"l\": [true, null, 1.5]}")"), object);
   EXPECT_EQ(call(R"("")"), call("{}"));

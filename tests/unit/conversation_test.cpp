@@ -25,7 +25,8 @@ std::string error_of(const std::string& text, int max_depth = 64) {
 std::string with_message(const std::string& message) { return R"({"messages": [{"role": "user", "content": "q"}, )" + message + "]}"; }
 
 std::string with_arguments(const std::string& arguments) {
-  return with_message(R"({"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f", "arguments": )" + arguments + "}}]}");
+  return with_message(R"({"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f", "arguments": )" + arguments +
+                      "}}]}");
 }
 
 Json arguments_of(const std::string& arguments) {
@@ -51,14 +52,19 @@ TEST(Conversation, MessagesAreChecked) {
   EXPECT_EQ(error_of(with_message("5")), "messages[1]: expected an object, got number");
   EXPECT_EQ(error_of(with_message("{}")), "messages[1].role: missing: every message has a role");
   EXPECT_EQ(error_of(with_message(R"({"role": null})")), "messages[1].role: expected a string, got null");
-  EXPECT_EQ(error_of(with_message(R"({"role": "user", "content": 5})")), "messages[1].content: expected a string, null or a list of parts, got number");
+  EXPECT_EQ(error_of(with_message(R"({"role": "user", "content": 5})")),
+            "messages[1].content: expected a string, null or a list of parts, got number");
   EXPECT_EQ(error_of(with_message(R"({"role": "user", "content": {"text": "a"}})")),
             "messages[1].content: expected a string, null or a list of parts, got object");
-  EXPECT_EQ(error_of(with_message(R"({"role": "user", "content": [{"text": "a"}, "b"]})")), "messages[1].content[1]: expected an object, got string");
-  EXPECT_EQ(error_of(with_message(R"({"role": "user", "content": [{"text": 5}]})")), "messages[1].content[0].text: expected a string, got number");
-  EXPECT_EQ(error_of(with_message(R"({"role": "assistant", "reasoning_content": []})")), "messages[1].reasoning_content: expected a string, got array");
+  EXPECT_EQ(error_of(with_message(R"({"role": "user", "content": [{"text": "a"}, "b"]})")),
+            "messages[1].content[1]: expected an object, got string");
+  EXPECT_EQ(error_of(with_message(R"({"role": "user", "content": [{"text": 5}]})")),
+            "messages[1].content[0].text: expected a string, got number");
+  EXPECT_EQ(error_of(with_message(R"({"role": "assistant", "reasoning_content": []})")),
+            "messages[1].reasoning_content: expected a string, got array");
   for (const char* content : {"\"a\"", "null", "[]", R"([{"type": "image"}])"}) {
-    EXPECT_EQ(error_of(with_message(std::string(R"({"role": "tool", "reasoning_content": null, "content": )") + content + "}")), "accepted");
+    EXPECT_EQ(error_of(with_message(std::string(R"({"role": "tool", "reasoning_content": null, "content": )") + content + "}")),
+              "accepted");
   }
   EXPECT_EQ(error_of(with_message(R"({"role": "assistant"})")), "accepted");
 }
@@ -82,7 +88,9 @@ TEST(Conversation, BadArgumentsNameTheirPath) {
 }
 
 TEST(Conversation, ToolCallsAndToolsAreChecked) {
-  const auto calls = [](const std::string& value) { return error_of(with_message(R"({"role": "assistant", "tool_calls": )" + value + "}")); };
+  const auto calls = [](const std::string& value) {
+    return error_of(with_message(R"({"role": "assistant", "tool_calls": )" + value + "}"));
+  };
   EXPECT_EQ(calls("null"), "accepted");
   EXPECT_EQ(calls("{}"), "messages[1].tool_calls: expected a list of tool calls, got object");
   EXPECT_EQ(calls("[5]"), "messages[1].tool_calls[0]: expected an object, got number");
@@ -98,7 +106,9 @@ TEST(Conversation, ToolCallsAndToolsAreChecked) {
 }
 
 TEST(JsonBounded, NestingIsBounded) {
-  const auto nested = [](int depth) { return std::string(static_cast<std::size_t>(depth), '[') + std::string(static_cast<std::size_t>(depth), ']'); };
+  const auto nested = [](int depth) {
+    return std::string(static_cast<std::size_t>(depth), '[') + std::string(static_cast<std::size_t>(depth), ']');
+  };
   EXPECT_NO_THROW(parse_json_bounded(nested(64), "t"));
   EXPECT_THROW(parse_json_bounded(nested(65), "t"), InputError);
   EXPECT_THROW(parse_json_bounded(nested(100000), "t"), InputError);
