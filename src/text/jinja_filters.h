@@ -1,6 +1,6 @@
 #pragma once
-// The filters of `x | NAME`; jinja_filters.cpp holds the table, and the filters of single values, jinja_sequence_filters.cpp those of
-// lists.
+// The filters of `x | NAME`: jinja_filters.cpp holds the table and the filters of single values,
+// jinja_sequence_filters.cpp those of lists.
 #include "text/jinja_ast.h"
 
 namespace tetrad::jinja {

@@ -14,7 +14,9 @@ double as_double(const Value& v) { return v.kind == Kind::kFloat ? v.real : stat
 // Orders an integer against a float exactly: a long double holds every integer of 64 bits.
 int compare_numbers(const Value& a, const Value& b) {
   if (a.is_integer() && b.is_integer()) return a.integer < b.integer ? -1 : a.integer > b.integer ? 1 : 0;
-  const auto wide = [](const Value& v) { return v.kind == Kind::kFloat ? static_cast<long double>(v.real) : static_cast<long double>(v.integer); };
+  const auto wide = [](const Value& v) {
+    return v.kind == Kind::kFloat ? static_cast<long double>(v.real) : static_cast<long double>(v.integer);
+  };
   const long double x = wide(a), y = wide(b);
   return x < y ? -1 : x > y ? 1 : 0;
 }

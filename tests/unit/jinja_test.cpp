@@ -115,8 +115,9 @@ TEST(JinjaParse, SyntaxErrorsNameTheLine) {
 }
 
 TEST(JinjaParse, DeepNestingIsRefusedAndNotFollowed) {
-  const std::pair<const char*, const char*> nests[] = {{"(", ")"}, {"[", "]"}, {"not ", ""}, {"-", ""}, {"{1: ", "}"}, {"x|default(", ")"},
-                                                       {"x[", "]"}, {"1 if 1 else ", ""}, {"x is eq(", ")"}, {"m(a=", ")"}, {"1 ** -", ""}};
+  const std::pair<const char*, const char*> nests[] = {{"(", ")"},        {"[", "]"},          {"not ", ""},  {"-", ""},
+                                                       {"{1: ", "}"},     {"x|default(", ")"}, {"x[", "]"},   {"1 if 1 else ", ""},
+                                                       {"x is eq(", ")"}, {"m(a=", ")"},       {"1 ** -", ""}};
   for (const auto& [open, close] : nests) {
     const std::string error = parse_error("{{ " + repeat(open, 20000) + "1" + repeat(close, 20000) + " }}");
     EXPECT_NE(error.find("nests"), std::string::npos) << open << ": " << error;
@@ -176,7 +177,8 @@ TEST(JinjaLimit, Steps) {
             "t:1: the template took more than 10000000 evaluation steps");
   // Long strings and lists cost in proportion, so a few operations on them are bounded as well.
   EXPECT_NE(runtime_error("{% set s = 'ab' * 20000 %}{% for a in range(100000) %}{% set t = s.replace('b', 'c') %}{% endfor %}")
-                .find("evaluation steps"), std::string::npos);
+                .find("evaluation steps"),
+            std::string::npos);
 }
 
 TEST(JinjaLimit, OutputBytes) {
@@ -184,14 +186,16 @@ TEST(JinjaLimit, OutputBytes) {
   limits.output_bytes = 1000;
   EXPECT_EQ(render_text("{{ 'x' * 1000 }}", Json::object(), limits).size(), 1000u);
   EXPECT_EQ(runtime_error("{{ 'x' * 1001 }}", limits), "t:1: the output would exceed 1000 bytes");
-  EXPECT_EQ(runtime_error("{% set b %}{% for i in range(100000) %}0123456789{% endfor %}{% endset %}", limits), "t:1: the output would exceed 1000 bytes");
+  EXPECT_EQ(runtime_error("{% set b %}{% for i in range(100000) %}0123456789{% endfor %}{% endset %}", limits),
+            "t:1: the output would exceed 1000 bytes");
 }
 
 TEST(JinjaLimit, StringBytes) {
   const std::string message = "t:1: an intermediate string would exceed 33554432 bytes";
   EXPECT_EQ(runtime_error("{{ ('x' * 10**9)|length }}"), message);
   EXPECT_EQ(runtime_error("{{ 'xy' * 18446744073709551615 }}"), message);
-  EXPECT_EQ(runtime_error("{% set ns = namespace(s='xxxxxxxx') %}{% for i in range(40) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}"), message);
+  EXPECT_EQ(runtime_error("{% set ns = namespace(s='xxxxxxxx') %}{% for i in range(40) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}"),
+            message);
   EXPECT_EQ(runtime_error("{{ ('x' * 100000).replace('x', 'y' * 100000)|length }}"), message);
   EXPECT_EQ(runtime_error("{{ (['x' * 100000] * 1000)|join('y' * 100000)|length }}"), message);
   EXPECT_EQ(runtime_error("{{ 'a\\nb\\nc'|indent('y' * 30000000)|length }}"), message);
@@ -207,30 +211,39 @@ TEST(JinjaLimit, ListItems) {
 TEST(JinjaLimit, Range) {
   EXPECT_EQ(render_text("{{ range(100000)|length }}"), "100000");
   EXPECT_EQ(runtime_error("{{ range(100001)|length }}"), "t:1: a range of more than 100000 items is not allowed");
-  EXPECT_EQ(runtime_error("{{ range(-9223372036854775807, 18446744073709551615) }}"), "t:1: a range of more than 100000 items is not allowed");
+  EXPECT_EQ(runtime_error("{{ range(-9223372036854775807, 18446744073709551615) }}"),
+            "t:1: a range of more than 100000 items is not allowed");
 }
 
 TEST(JinjaLimit, LiveBytes) {
-  EXPECT_EQ(runtime_error("{% set ns = namespace(l=[]) %}{% for i in range(100) %}{% set ns.l = ns.l + [i ~ 'x' * 10000000] %}{% endfor %}"),
-            "t:1: the template holds more than 268435456 bytes of values");
+  EXPECT_EQ(
+      runtime_error("{% set ns = namespace(l=[]) %}{% for i in range(100) %}{% set ns.l = ns.l + [i ~ 'x' * 10000000] %}{% endfor %}"),
+      "t:1: the template holds more than 268435456 bytes of values");
   EXPECT_EQ(render_text("{% for i in range(100) %}{% set s = i ~ 'x' * 1000000 %}{% endfor %}done"), "done");
 }
 
 TEST(JinjaLimit, ValueDepth) {
-  const std::string nest = "{% set ns = namespace(l=[]) %}{% for i in range(N) %}{% set ns.l = [ns.l] %}{% endfor %}{{ ns.l|string|length }}";
+  const std::string nest =
+      "{% set ns = namespace(l=[]) %}{% for i in range(N) %}{% set ns.l = [ns.l] %}{% endfor %}{{ ns.l|string|length }}";
   const auto of = [&](const std::string& n) { return std::string(nest).replace(nest.find('N'), 1, n); };
   EXPECT_EQ(render_text(of("100")), "202");
   EXPECT_EQ(runtime_error(of("100000")), "t:1: values are nested more than 128 deep");
   // A loop variable or a method holds what it stands for, so chains of them count as nesting too.
-  EXPECT_NE(runtime_error("{% set ns = namespace(l=1) %}{% for i in range(100000) %}{% for j in [ns.l] %}{% set ns.l = loop %}{% endfor %}{% endfor %}")
-                .find("128 deep"), std::string::npos);
-  EXPECT_NE(runtime_error("{% set ns = namespace(l=[]) %}{% for i in range(100000) %}{% set ns.l = [ns.l].count %}{% endfor %}").find("128 deep"),
-            std::string::npos);
+  EXPECT_NE(
+      runtime_error(
+          "{% set ns = namespace(l=1) %}{% for i in range(100000) %}{% for j in [ns.l] %}{% set ns.l = loop %}{% endfor %}{% endfor %}")
+          .find("128 deep"),
+      std::string::npos);
+  EXPECT_NE(
+      runtime_error("{% set ns = namespace(l=[]) %}{% for i in range(100000) %}{% set ns.l = [ns.l].count %}{% endfor %}").find("128 deep"),
+      std::string::npos);
 }
 
 TEST(JinjaLimit, WideSharingIsNotExpanded) {
   // Every level holds the one below twice: small in memory, 2^100 when printed or compared.
-  const std::string build = "{% set ns = namespace(l=[1], m=[1]) %}{% for i in range(100) %}{% set ns.l = [ns.l, ns.l] %}{% set ns.m = [ns.m, ns.m] %}{% endfor %}";
+  const std::string build =
+      "{% set ns = namespace(l=[1], m=[1]) %}{% for i in range(100) %}{% set ns.l = [ns.l, ns.l] %}{% set ns.m = [ns.m, ns.m] %}{% endfor "
+      "%}";
   EXPECT_NE(runtime_error(build + "{{ ns.l }}").find("t:1: "), std::string::npos);
   EXPECT_NE(runtime_error(build + "{{ ns.l|tojson }}").find("t:1: "), std::string::npos);
   EXPECT_NE(runtime_error(build + "{{ ns.l == ns.m }}").find("evaluation steps"), std::string::npos);
@@ -254,7 +267,8 @@ TEST(JinjaLimit, EvaluatorFrames) {
 TEST(JinjaLimit, CyclesThroughNamespacesAndMacrosAreFreed) {
   // The leak checker of the sanitizer build watches these.
   EXPECT_EQ(render_text("{% set ns = namespace() %}{% set ns.me = ns %}{% set ns.l = [ns] %}ok"), "ok");
-  EXPECT_EQ(render_text("{% for i in range(3) %}{% macro m() %}{{ i }}{% endmacro %}{% set ns = namespace(f=m) %}{{ m() }}{% endfor %}"), "012");
+  EXPECT_EQ(render_text("{% for i in range(3) %}{% macro m() %}{{ i }}{% endmacro %}{% set ns = namespace(f=m) %}{{ m() }}{% endfor %}"),
+            "012");
   EXPECT_NE(runtime_error("{% set ns = namespace() %}{% set ns.me = ns %}{{ ns }}").find("deep cannot be printed"), std::string::npos);
 }
 
