@@ -28,8 +28,8 @@ using Clock = std::chrono::steady_clock;
 struct BenchOptions {
   ModelOptions model;
   SyntheticOptions synthetic = {};  // used when `like` names one
-  int prompt = 512;  // tokens before the measured part, or of the measured prefill
-  int tokens = 64;   // decoded per repetition
+  int prompt = 512;                 // tokens before the measured part, or of the measured prefill
+  int tokens = 64;                  // decoded per repetition
   int repeat = 5;
   bool json = false;
 };

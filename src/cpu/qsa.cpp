@@ -113,10 +113,9 @@ struct QueryRow {
 // row nor many short ones leave a core idle, and scratch stays small.
 class Attention {
  public:
-  Attention(const PackedQsa& w, int layer, StepContext& step)
+  Attention(int layer, StepContext& step)
       : s_(step.config),
         g_{s_.HI, s_.DI, s_.R, step.config.block_topk(), static_cast<float>(step.config.rms_norm_eps)},
-        w_(w),
         layer_(layer),
         step_(step),
         max_blocks_(static_cast<int>(step.ws.block_scores.size()) / Workspace::kRowGroup),
@@ -248,7 +247,6 @@ class Attention {
 
   Shape s_;
   IndexGeometry g_;
-  const PackedQsa& w_;
   int layer_;
   StepContext& step_;
   int max_blocks_, attended_;
@@ -258,7 +256,7 @@ class Attention {
 
 void qsa_layer(const PackedQsa& w, int layer, const float* x, float* y, StepContext& step) {
   const Config& c = step.config;
-  Attention attention(w, layer, step);
+  Attention attention(layer, step);
   const Shape& s = attention.shape();
   const int T = step.T();
   float* projected = step.ws.projected.data();
