@@ -55,17 +55,10 @@ void render_file(const Options& options) {
 
 void add_render(CLI::App& app, int& exit_code) {
   const auto options = std::make_shared<Options>();
-<<<<<<< HEAD
   app.add_option("-m,--model", options->model, "Directory of the checkpoint")->capture_default_str();
   app.add_option("file", options->file, R"(JSON file {"messages": [...], "tools": [...], "flags": {...}}, or - for standard input)")
       ->required();
   app.callback([options, &exit_code] {
-=======
-  command->add_option("-m,--model", options->model, "Directory of the checkpoint")->capture_default_str();
-  command->add_option("file", options->file, R"(JSON file {"messages": [...], "tools": [...], "flags": {...}}, or - for standard input)")
-      ->required();
-  command->callback([options, &exit_code] {
->>>>>>> text-template
     render_file(*options);
     exit_code = 0;
   });
