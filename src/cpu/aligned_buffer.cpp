@@ -13,7 +13,7 @@ namespace tetrad::cpu {
 namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
-constexpr std::size_t kHugePageMin = 2 * kHugePage;
+constexpr std::size_t kHugePageMin = kHugePage / 2;
 
 }  // namespace
 

@@ -169,8 +169,10 @@ void direct_panels(const PackedLinear& w, int first, int count, const MatmulArgs
 
 // --- Many rows: columns in blocks; the chains of a block continue from y, which holds them unrounded until the last block. ---
 
+constexpr int kChunk = 8;  // columns of a row that lie together; divides kBlockColumns
+
 struct Scratch {
-  HWY_ALIGN float x[kRowBlock * kBlockColumns];    // per tile of rows: [kBlockColumns][rows of the tile]
+  HWY_ALIGN float x[kRowBlock * kBlockColumns];    // per tile of rows: [kBlockColumns / kChunk][rows of the tile][kChunk]
   HWY_ALIGN float w[kBlockColumns * kPanelWidth];  // one panel of one block of columns: [kBlockColumns][16]
 };
 
@@ -181,16 +183,21 @@ struct Tiling {
   int rows(int tile) const { return tile < num_high ? low + 1 : low; }
 };
 
+// Brings the rows of a tile together. Read where they are, rows a power of two apart would push each other and w out of L1.
 void gather_rows(const MatmulArgs& a, int begin, int end, float* out) {
-  const int num_columns = end - begin;
   const Tiling tiling(a.T);
   for (int i = 0, t = 0; i < tiling.num_tiles; t += tiling.rows(i++)) {
-    const int rows = tiling.rows(i);
-    for (int r = 0; r < rows; ++r) {
-      const float* in = a.x + static_cast<std::ptrdiff_t>(t + r) * a.ldx + begin;
-      for (int k = 0; k < num_columns; ++k) out[k * rows + r] = in[k];
+    const float* in = a.x + static_cast<std::ptrdiff_t>(t) * a.ldx;
+    for (int k = begin; k < end; k += kChunk) {
+      const int count = std::min(kChunk, end - k);
+      for (int r = 0; r < tiling.rows(i); ++r, out += kChunk) {
+        const float* from = in + static_cast<std::ptrdiff_t>(r) * a.ldx + k;
+        if (count == kChunk)
+          std::memcpy(out, from, kChunk * sizeof(float));
+        else
+          std::copy_n(from, count, out);
+      }
     }
-    out += rows * num_columns;
   }
 }
 
@@ -213,7 +220,7 @@ void expand_panel(const PackedLinear& w, int p, int begin, int end, float* out) 
 }
 
 struct Tile {
-  const float* x;  // [num_columns][rows]
+  const float* x;  // [ceil(num_columns / kChunk)][rows][kChunk]
   const float* w;  // [num_columns][16]
   int num_columns;
   float* y;
@@ -223,29 +230,49 @@ struct Tile {
 };
 
 template <int kRows>
-void blocked_tile(const Tile& tile) {
+HWY_INLINE void load_chains(const Tile& tile, V (*acc)[kVectors]) {
   const D df;
-  V acc[kRows][kVectors];
   for (int r = 0; r < kRows; ++r) {
     const float* y = tile.y + static_cast<std::ptrdiff_t>(r) * tile.ldy;
-    if (!tile.last_rows) hwy::Prefetch(y + static_cast<std::ptrdiff_t>(kRows) * tile.ldy);
     HWY_ALIGN float lanes[kPanelWidth] = {};
-    if (!tile.first && tile.width < kPanelWidth) {
+    if (tile.width < kPanelWidth) {
       std::memcpy(lanes, y, static_cast<std::size_t>(tile.width) * sizeof(float));
       y = lanes;
     }
-    for (int v = 0; v < kVectors; ++v) acc[r][v] = tile.first ? hn::Zero(df) : hn::LoadU(df, y + v * kLanes);
+    for (int v = 0; v < kVectors; ++v) acc[r][v] = hn::LoadU(df, y + v * kLanes);
   }
+}
+
+template <int kRows>
+HWY_INLINE void add_row_column(const float* x, const float* w, V (*acc)[kVectors]) {
+  const D df;
+  V column[kVectors];
+  for (int v = 0; v < kVectors; ++v) column[v] = hn::Load(df, w + v * kLanes);
+  for (int r = 0; r < kRows; ++r) {
+    const V value = hn::Set(df, x[r * kChunk]);
+    for (int v = 0; v < kVectors; ++v) acc[r][v] = hn::MulAdd(value, column[v], acc[r][v]);
+  }
+}
+
+template <int kRows>
+void blocked_tile(const Tile& tile) {
+  const D df;
+  V acc[kRows][kVectors];
+  if (!tile.last_rows)
+    for (int r = 0; r < kRows; ++r) hwy::Prefetch(tile.y + static_cast<std::ptrdiff_t>(kRows + r) * tile.ldy);
+  if (tile.first)
+    for (int r = 0; r < kRows; ++r)
+      for (int v = 0; v < kVectors; ++v) acc[r][v] = hn::Zero(df);
+  else
+    load_chains<kRows>(tile, acc);
   const float* x = tile.x;
   const float* w = tile.w;
-  for (int k = 0; k < tile.num_columns; ++k, x += kRows, w += kPanelWidth) {
-    V column[kVectors];
-    for (int v = 0; v < kVectors; ++v) column[v] = hn::Load(df, w + v * kLanes);
-    for (int r = 0; r < kRows; ++r) {
-      const V value = hn::Set(df, x[r]);
-      for (int v = 0; v < kVectors; ++v) acc[r][v] = hn::MulAdd(value, column[v], acc[r][v]);
-    }
+  int k = tile.num_columns;
+  for (; k >= kChunk; k -= kChunk, x += kRows * kChunk, w += kChunk * kPanelWidth) {
+#pragma GCC unroll 8
+    for (int i = 0; i < kChunk; ++i) add_row_column<kRows>(x + i, w + i * kPanelWidth, acc);
   }
+  for (; k > 0; --k, ++x, w += kPanelWidth) add_row_column<kRows>(x, w, acc);
   for (int r = 0; r < kRows; ++r) store_panel(acc[r], tile.y + static_cast<std::ptrdiff_t>(r) * tile.ldy, tile.width, tile.round);
 }
 
@@ -261,12 +288,13 @@ void blocked_panels(const PackedLinear& w, int first, int count, const MatmulArg
   const Tiling tiling(a.T);
   for (int begin = 0; begin < w.columns(); begin += kBlockColumns) {
     const int end = std::min(w.columns(), begin + kBlockColumns);
+    const int padded_columns = (end - begin + kChunk - 1) / kChunk * kChunk;
     gather_rows(a, begin, end, scratch.x);
     for (int p = first; p < first + count; ++p) {
       expand_panel<kFp8>(w, p, begin, end, scratch.w);
       const int n = p * kPanelWidth;
       for (int i = 0, t = 0; i < tiling.num_tiles; t += tiling.rows(i++))
-        blocked_rows(tiling.rows(i), {.x = scratch.x + static_cast<std::ptrdiff_t>(t) * (end - begin),
+        blocked_rows(tiling.rows(i), {.x = scratch.x + static_cast<std::ptrdiff_t>(t) * padded_columns,
                                       .w = scratch.w,
                                       .num_columns = end - begin,
                                       .y = a.y + static_cast<std::ptrdiff_t>(t) * a.ldy + n,
