@@ -14,6 +14,7 @@ set(TETRAD_SANITIZE "" CACHE STRING "Sanitizers, as -fsanitize= takes them")
 set(TETRAD_TEST_PREFIX "" CACHE STRING "Put before the name of every test of this tree")
 set(TETRAD_TEST_KINDS "unit;properties;parity;traps;e2e;replay" CACHE STRING "Kinds of test to build")
 set(TETRAD_TEST_FILES "" CACHE STRING "Regular expression; only test files whose name matches are built")
+set(TETRAD_TEST_FILTER "*" CACHE STRING "Tests of a kind to register, as --gtest_filter= takes them")
 set(TETRAD_FUZZ_SECONDS 15 CACHE STRING "How long each fuzz target runs under ctest")
 
 find_program(TETRAD_CCACHE ccache)
@@ -28,6 +29,11 @@ add_compile_options(-ffp-contract=off -fno-fast-math)
 set(CMAKE_CXX_FLAGS_SANITIZE "-O1 -g1 -fno-omit-frame-pointer -D_GLIBCXX_ASSERTIONS")
 
 if(TETRAD_SANITIZE)
+  # These trees are built beside the product's on every change, so they are made cheap: heavy headers are read once per library, few
+  # instruction sets are compiled. The Release tree includes what it uses.
+  set(TETRAD_PRECOMPILED <algorithm> <array> <filesystem> <functional> <map> <memory> <optional> <span> <string> <unordered_map>
+                         <variant> <vector> <fmt/format.h> <nlohmann/json.hpp>)
+  add_compile_definitions(TETRAD_FEW_SIMD_TARGETS)
   add_compile_options(-fsanitize=${TETRAD_SANITIZE} -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${TETRAD_SANITIZE})
 endif()

@@ -91,7 +91,7 @@ TEST(gdn_step, equals_the_scalar_program) {
   test::for_each_simd_target([](const char* name, bool fused) {
     SCOPED_TRACE(name);
     for (const int V : {1, 3, 8, 16, 29, 32, 64, 100, 256})
-      for (const int K : {0, 1, 16, 33, 300})
+      for (const int K : {1, 2, 16, 33, 300})
         for (const int T : {1, 2, 7}) {
           Case got(T, K, V, V + K), expected = got;
           oracle(expected, fused);
