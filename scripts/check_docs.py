@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Documents: links, paths and commands must exist; every page of docs/ opens with its TL;DR and fits in 250 lines."""
+"""Documents, README.md files under models/ and tests/ among them: links, paths, presets, programs and flags must exist, at most 250
+lines; every page of docs/ opens with its TL;DR. No command is run but `tetrad ... --help`."""
 import argparse
 import json
 import pathlib
@@ -63,7 +64,8 @@ class Checker:
         self.problems.append(f"{where}: {message}")
 
     def pages(self):
-        return sorted([*self.root.glob("*.md"), *self.root.glob("docs/**/*.md")])
+        readmes = [page for folder in ("models", "tests") for page in self.root.glob(f"{folder}/**/README.md")]
+        return sorted([*self.root.glob("*.md"), *self.root.glob("docs/**/*.md"), *readmes])
 
     def check(self):
         pages = self.pages()
@@ -190,6 +192,8 @@ FAULTS = [
     ("docs/b.md", GOOD["docs/b.md"] + "\n" * 250, "the limit is"),
     ("docs/c.md", "TL;DR: c.\n\n[x](d.md)\n", "which does not exist"),
     ("docs/c.md", "TL;DR: c.\n\n`src/none.cpp`\n", "`src/none.cpp` does not exist"),
+    ("tests/data/README.md", "# D\n\n`src/none.cpp`\n", "`src/none.cpp` does not exist"),
+    ("models/m/README.md", "# M\n\n[x](d.md)\n", "which does not exist"),
     ("docs/c.md", "TL;DR: c.\n\n```sh\nscripts/none\n```\n", "scripts/none does not exist"),
     ("docs/c.md", "TL;DR: c.\n\n```sh\nctest --preset gpu\n```\n", "no preset 'gpu'"),
     ("docs/c.md", "TL;DR: c.\n\n```sh\nA=1 frobnicate\n```\n", "neither a script"),
