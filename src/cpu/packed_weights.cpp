@@ -1,43 +1,24 @@
 #include "cpu/packed_weights.h"
 
 #include <cmath>
-#include <cstring>
 
 #include "base/bf16.h"
 #include "base/error.h"
-#include "base/float16.h"
-#include "base/fp8.h"
 #include "cpu/mutants.h"
+#include "model/weight_values.h"
 
 namespace tetrad::cpu {
 namespace {
 
-template <class T>
-T load(const std::byte* data, std::int64_t index) {
-  T value;
-  std::memcpy(&value, data + static_cast<std::size_t>(index) * sizeof(T), sizeof(T));  // a shard may start at any byte
-  return value;
-}
-
-float element(const WeightView& view, std::int64_t index) {
-  switch (view.dtype) {
-    case DType::kBF16: return to_float(load<bf16>(view.data, index));
-    case DType::kF16: return round_bf16(f16_to_float(load<std::uint16_t>(view.data, index)));
-    case DType::kF32: return round_bf16(load<float>(view.data, index));
-    case DType::kF8E4M3: return e4m3_to_float(load<std::uint8_t>(view.data, index));
-    default: fail<LoadError>("tensor {} is {}; a float type is needed here", view.name, dtype_name(view.dtype));
-  }
-}
-
 std::vector<float> one_plus(const WeightView& view) {
-  std::vector<float> scale = to_floats(view);
+  std::vector<float> scale = weight_floats(view);
   for (float& w : scale) w = mutant(Mutant::kNormWithoutOne) ? w : 1.0f + w;
   return scale;
 }
 
 // [channels, 1, width] -> [width, channels]
 std::vector<float> tap_major(const WeightView& conv, int channels, int width) {
-  const std::vector<float> values = to_floats(conv);
+  const std::vector<float> values = weight_floats(conv);
   std::vector<float> taps(values.size());
   for (int c = 0; c < channels; ++c)
     for (int j = 0; j < width; ++j) taps[static_cast<std::size_t>(j) * channels + c] = values[static_cast<std::size_t>(c) * width + j];
@@ -63,10 +44,10 @@ PackedGdn pack_gdn(const Config& c, const GdnWeights& w) {
   PackedGdn packed;
   packed.in = stack({&w.in_qkv, &w.in_z, &w.in_b, &w.in_a});
   packed.conv = tap_major(w.conv, c.gdn_conv_dim(), c.gdn_conv_width);
-  packed.neg_exp_a = to_floats(w.a_log);
+  packed.neg_exp_a = weight_floats(w.a_log);
   for (float& a : packed.neg_exp_a) a = -std::exp(a);
-  packed.dt_bias = to_floats(w.dt_bias);
-  packed.norm = to_floats(w.norm);
+  packed.dt_bias = weight_floats(w.dt_bias);
+  packed.norm = weight_floats(w.norm);
   packed.out = PackedLinear::pack(w.out);
   return packed;
 }
@@ -118,13 +99,6 @@ std::size_t layer_bytes(const PackedLayer& layer) {
 
 }  // namespace
 
-std::vector<float> to_floats(const WeightView& view) {
-  const std::int64_t count = view.num_elements();
-  std::vector<float> values(static_cast<std::size_t>(count));
-  for (std::int64_t i = 0; i < count; ++i) values[static_cast<std::size_t>(i)] = element(view, i);
-  return values;
-}
-
 void read_table_row(const NgramTable& table, std::int64_t row, int row_dim, float* out) {
   std::size_t shard = 0;
   if (table.shards.size() > 1) {  // all but the last shard have the same number of rows
@@ -134,7 +108,7 @@ void read_table_row(const NgramTable& table, std::int64_t row, int row_dim, floa
   TETRAD_CHECK(row >= table.first_row[shard] && row < table.first_row[shard + 1], "row {} of shard {}", row, shard);
   const WeightView& view = table.shards[shard];
   const std::int64_t first = (row - table.first_row[shard]) * row_dim;
-  for (int i = 0; i < row_dim; ++i) out[i] = element(view, first + i);
+  for (int i = 0; i < row_dim; ++i) out[i] = weight_element(view, first + i);
   if (!table.scale) return;
   const float scale = round_bf16(*table.scale);
   for (int i = 0; i < row_dim; ++i) out[i] = round_bf16(out[i] * scale);
@@ -142,7 +116,7 @@ void read_table_row(const NgramTable& table, std::int64_t row, int row_dim, floa
 
 void read_embedding_row(const WeightView& embedding, int row, float* out) {
   const std::int64_t dim = embedding.shape[1];
-  for (std::int64_t i = 0; i < dim; ++i) out[i] = element(embedding, row * dim + i);
+  for (std::int64_t i = 0; i < dim; ++i) out[i] = weight_element(embedding, row * dim + i);
 }
 
 PackedModel pack_model(const Config& config, const ModelWeights& weights, const std::function<void(int, int)>& progress) {

@@ -73,9 +73,6 @@ struct PackedModel {
 PackedModel pack_model(const Config& config, const ModelWeights& weights,
                        const std::function<void(int layers_done, int layers)>& progress = {});
 
-// Elements of a view as floats; BF16, F16 and F32. The values of an F16 or F32 tensor are rounded to bf16 as the reference does on loading.
-std::vector<float> to_floats(const WeightView& view);
-
 // Row `row` of the table as bf16-valued floats, DE of them (FP8: bf16(bf16(code) * bf16(scale))).
 void read_table_row(const NgramTable& table, std::int64_t row, int row_dim, float* out);
 

@@ -1,9 +1,7 @@
 #pragma once
 // Rotary embedding over the first DR dimensions of a head, rotate-half pairing (docs/model.md, "RoPE"). Text only: the three axes of
 // M-RoPE carry the same position, so the section split changes nothing.
-#include <vector>
-
-#include "model/config.h"
+#include "model/rope_frequencies.h"
 
 namespace tetrad::cpu {
 
@@ -12,7 +10,7 @@ class RopeTable {
   RopeTable() = default;
   explicit RopeTable(const RopeConfig& rope);
 
-  int rotary_dim() const { return 2 * static_cast<int>(inverse_frequencies_.size()); }
+  int rotary_dim() const { return 2 * static_cast<int>(frequencies_.inverse.size()); }
 
   // cos and sin of one position, rounded to bf16 as the reference holds them; each [DR/2].
   void angles(int position, float* cos, float* sin) const;
@@ -21,8 +19,7 @@ class RopeTable {
   static void rotate(float* x, const float* cos, const float* sin, int rotary_dim);
 
  private:
-  std::vector<float> inverse_frequencies_;  // [DR/2] float32
-  float attention_factor_ = 1.0f;           // yarn scales cos and sin
+  RopeFrequencies frequencies_;
 };
 
 }  // namespace tetrad::cpu
