@@ -171,7 +171,10 @@ Value filter_map(Heap& heap, const Value& input, const Args& args) {
       refuse("map needs a filter, or attribute and perhaps default");
     for (const Value& value : items_unless_false(heap, input)) {
       Value reached = follow(heap, value, *path);
-      mapped.push_back(reached.is_undefined() && fallback != nullptr ? *fallback : std::move(reached));
+      if (reached.is_undefined() && fallback != nullptr)
+        mapped.push_back(*fallback);
+      else
+        mapped.push_back(std::move(reached));
     }
   } else {
     const Value& name = args.positional[0];

@@ -153,7 +153,8 @@ class Reader {
     if (!has_type(model, "BPE")) refuse("model", "type BPE", model);
     for (const char* key : {"unk_token", "continuing_subword_prefix", "end_of_word_suffix"}) {
       const json& value = optional_member(model, key);
-      if (!value.is_null() && value != "") refuse(std::string("model.") + key, "null (nothing else is supported)", value);
+      const bool none = value.is_null() || (value.is_string() && value.get_ref<const std::string&>().empty());
+      if (!none) refuse(std::string("model.") + key, "null (nothing else is supported)", value);
     }
     const json& dropout = optional_member(model, "dropout");
     if (!dropout.is_null() && dropout != 0) refuse("model.dropout", "null (encoding must be repeatable)", dropout);
