@@ -23,7 +23,7 @@ if(TETRAD_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
 endif()
 
 # Every rounding point is written out in the source, so the compiler may not fuse a multiply and an add on its own.
-add_compile_options(-ffp-contract=off -fno-fast-math)
+add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off> $<$<COMPILE_LANGUAGE:CXX>:-fno-fast-math>)
 
 # Build type of the sanitizer trees: line numbers in reports, library assertions on, and quick to compile.
 set(CMAKE_CXX_FLAGS_SANITIZE "-O1 -g1 -fno-omit-frame-pointer -D_GLIBCXX_ASSERTIONS")

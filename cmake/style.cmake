@@ -16,7 +16,8 @@ foreach(check includes docs tree)
 endforeach()
 
 file(GLOB_RECURSE formatted CONFIGURE_DEPENDS
-     ${CMAKE_SOURCE_DIR}/src/*.h ${CMAKE_SOURCE_DIR}/src/*.cpp ${CMAKE_SOURCE_DIR}/tests/*.h ${CMAKE_SOURCE_DIR}/tests/*.cpp
+     ${CMAKE_SOURCE_DIR}/src/*.h ${CMAKE_SOURCE_DIR}/src/*.cpp ${CMAKE_SOURCE_DIR}/src/*.cu ${CMAKE_SOURCE_DIR}/src/*.cuh
+     ${CMAKE_SOURCE_DIR}/tests/*.h ${CMAKE_SOURCE_DIR}/tests/*.cpp
      ${CMAKE_SOURCE_DIR}/bench/*.h ${CMAKE_SOURCE_DIR}/bench/*.cpp)
 find_program(TETRAD_CLANG_FORMAT clang-format-14 REQUIRED)
 tetrad_style_test(format ${TETRAD_CLANG_FORMAT} --dry-run -Werror ${formatted})

@@ -3,11 +3,27 @@
 #include <algorithm>
 #include <random>
 
+#if defined(TETRAD_TEST_ON_GPU)
+#include "cuda/cuda_backend.h"
+#else
 #include "cpu/cpu_backend.h"
+#endif
 #include "io/checkpoint.h"
 #include "model/load_weights.h"
 
 namespace tetrad::test {
+namespace {
+
+// The same tests of state run in the binary for the GPU.
+std::unique_ptr<Backend> make_backend(const Config& config, const ModelWeights& weights, const BackendOptions& options) {
+#if defined(TETRAD_TEST_ON_GPU)
+  return cuda::make_backend(config, weights, options, 0);
+#else
+  return cpu::make_backend(config, weights, options);
+#endif
+}
+
+}  // namespace
 
 LoadedModel::LoadedModel(const std::filesystem::path& directory, BackendOptions options)
     : LoadedModel(directory, options, load_config(directory / "config.json")) {}
@@ -15,7 +31,7 @@ LoadedModel::LoadedModel(const std::filesystem::path& directory, BackendOptions 
 LoadedModel::LoadedModel(const std::filesystem::path& directory, BackendOptions options, Config changed)
     : config(std::move(changed)),
       weights(load_weights(Checkpoint::open(directory), config)),
-      backend(cpu::make_backend(config, weights, options)),
+      backend(make_backend(config, weights, options)),
       pool(std::make_unique<StatePool>(*backend)) {}
 
 std::vector<float> LoadedModel::feed(SequenceState& state, const std::vector<int>& ids, int chunk) {

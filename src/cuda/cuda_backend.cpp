@@ -1,0 +1,253 @@
+#include "cuda/cuda_backend.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "cuda/forward.h"
+#include "cuda/kernels/gdn.h"
+#include "model/check_batch.h"
+
+namespace tetrad::cuda {
+namespace {
+
+void check_geometry(const Config& c) {
+  const auto multiple_of_8 = [](int value, std::string_view what) {
+    if (value % 8 != 0) fail<LoadError>("{} is {}; the CUDA backend takes multiples of 8, use --device cpu", what, value);
+  };
+  multiple_of_8(c.hidden_size, "hidden_size");
+  multiple_of_8(c.gdn_value_size(), "linear_num_value_heads * linear_value_head_dim");
+  multiple_of_8(c.num_attention_heads * c.head_dim, "num_attention_heads * head_dim");
+  if (c.gdn_key_dim > kGdnMaxKey)
+    fail<LoadError>("linear_key_head_dim is {}; the CUDA backend takes up to {}, use --device cpu", c.gdn_key_dim, kGdnMaxKey);
+}
+
+int select_device(int device) {
+  const int count = device_count();
+  if (device < 0 || device >= count) fail<LoadError>("--device cuda:{}: there are {} CUDA devices here", device, count);
+  check(cudaSetDevice(device), "choosing device {}", device);
+  return device;
+}
+
+class CudaBackend final : public Backend {
+ public:
+  CudaBackend(const Config& config, const ModelWeights& weights, const BackendOptions& options, int device,
+              const std::function<void(int, int)>& progress)
+      : device_(select_device(device)),
+        name_("cuda:" + std::to_string(device)),
+        config_(config),
+        layout_(make_state_layout(config)),
+        num_slots_(std::max(options.num_slots, 1)),
+        num_pages_(pages_for(config, options)),
+        max_rows_(std::max(options.max_rows, 1)),
+        max_pages_((longest_sequence(config, num_pages_) + layout_.page_tokens - 1) / layout_.page_tokens),
+        lengths_(static_cast<std::size_t>(num_slots_)),
+        model_(load_device_model(config, weights, stream_, progress)),
+        slots_(static_cast<std::size_t>(num_slots_) * layout_.slot_bytes, "slots (recurrent state)"),
+        pages_(static_cast<std::size_t>(num_pages_) * layout_.page_bytes, "pages (K, V, block keys)"),
+        workspace_(config, max_rows_, longest_sequence(config, num_pages_)),
+        host_rows_(rows_ints(), "description of a step"),
+        device_rows_(rows_ints(), "description of a step"),
+        host_faults_(static_cast<std::size_t>(max_rows_), "faults of a step") {
+    for (int s = 0; s < num_slots_; ++s) clear_slot(s);
+    plan_.rows = {{"weights", "linears in fragments, norms", model_.memory.bytes()},
+                  {"state", "slots (recurrent state)", slots_.bytes()},
+                  {"state", "pages (K, V, block keys)", pages_.bytes()},
+                  {"workspace", "activations of one step", workspace_.bytes()}};
+    for (const auto& table : model_.tables) plan_.rows.push_back({"weights", "n-gram table", table.bytes()});
+    for (const auto& table : model_.host_tables) plan_.rows.push_back({"host", "n-gram table, pinned", table.bytes()});
+  }
+
+  std::string_view name() const override { return name_; }
+  const Config& config() const override { return config_; }
+  const StateLayout& state_layout() const override { return layout_; }
+  const MemoryPlan& memory_plan() const override { return plan_; }
+  int num_slots() const override { return num_slots_; }
+  int num_pages() const override { return num_pages_; }
+  int max_rows() const override { return max_rows_; }
+
+  StepResult step(const StepBatch& batch, std::span<float> logits) override {
+    use_device();
+    check_batch(batch, logits.size(), *this, [this](int slot) { return lengths_[static_cast<std::size_t>(slot)]; });
+    StepResult result;
+    if (batch.token_ids.empty()) return result;
+    const int* logit_rows = nullptr;
+    const StepRows rows = describe(batch, &logit_rows);
+    int most_blocks = 0;
+    for (const SequenceRows& s : batch.sequences)
+      most_blocks = std::max(most_blocks, (s.start + s.num_rows) / std::max(config_.compress_ratio, 1));
+    const StepContext context{config_, batch, layout_, rows, logit_rows, most_blocks, workspace_, stream_};
+    forward(model_, context, logits);
+    stream_.copy(host_faults_.data(), workspace_.faults, batch.token_ids.size() * sizeof(int));
+    stream_.synchronize();
+    for (const SequenceRows& s : batch.sequences) {
+      for (const StateSave& save : s.saves) lengths_[static_cast<std::size_t>(save.slot)] = s.start + save.row + 1;
+      lengths_[static_cast<std::size_t>(s.slot)] = s.start + s.num_rows;
+    }
+    report_faults(batch, result);
+    return result;
+  }
+
+  void clear_slot(int slot) override {
+    std::vector<std::byte> bytes(layout_.slot_bytes);
+    if (!config_.ple_layers.empty()) {
+      const std::size_t offset = layout_.slot_section(StateKind::kNgramHistory, -1).offset;
+      for (int i = 0; i < config_.ngram_size - 1; ++i)
+        std::memcpy(bytes.data() + offset + static_cast<std::size_t>(i) * sizeof(std::int32_t), &config_.ple_eos_token,
+                    sizeof(std::int32_t));
+    }
+    write_slot(slot, bytes);
+  }
+  void copy_slot(int destination, int source) override {
+    if (destination == source) return;
+    move(slot(destination), slot(source), layout_.slot_bytes);
+    lengths_[static_cast<std::size_t>(destination)] = lengths_[static_cast<std::size_t>(source)];
+  }
+  void copy_page(int destination, int source) override {
+    if (destination != source) move(page(destination), page(source), layout_.page_bytes);
+  }
+  void read_slot(int index, std::span<std::byte> bytes) const override {
+    check_size(bytes.size(), layout_.slot_bytes);
+    move(bytes.data(), slot(index), bytes.size());
+  }
+  void write_slot(int index, std::span<const std::byte> bytes) override {
+    check_size(bytes.size(), layout_.slot_bytes);
+    std::int64_t length = 0;
+    std::memcpy(&length, bytes.data() + layout_.slot_section(StateKind::kPositions, -1).offset, sizeof(length));
+    move(slot(index), bytes.data(), bytes.size());
+    lengths_[static_cast<std::size_t>(index)] = length;
+  }
+  void read_page(int index, std::span<std::byte> bytes) const override {
+    check_size(bytes.size(), layout_.page_bytes);
+    move(bytes.data(), page(index), bytes.size());
+  }
+  void write_page(int index, std::span<const std::byte> bytes) override {
+    check_size(bytes.size(), layout_.page_bytes);
+    move(page(index), bytes.data(), bytes.size());
+  }
+
+ private:
+  static void check_size(std::size_t given, std::size_t size) { TETRAD_CHECK(given == size, "{} bytes where {} are", given, size); }
+
+  // The current device is a property of the calling thread.
+  void use_device() const { check(cudaSetDevice(device_), "choosing device {}", device_); }
+
+  std::byte* slot(int index) const {
+    TETRAD_CHECK(index >= 0 && index < num_slots_, "slot {} of {}", index, num_slots_);
+    return const_cast<std::byte*>(slots_.data()) + static_cast<std::size_t>(index) * layout_.slot_bytes;
+  }
+  std::byte* page(int index) const {
+    TETRAD_CHECK(index >= 0 && index < num_pages_, "page {} of {}", index, num_pages_);
+    return const_cast<std::byte*>(pages_.data()) + static_cast<std::size_t>(index) * layout_.page_bytes;
+  }
+  void move(std::byte* to, const std::byte* from, std::size_t bytes) const {
+    use_device();
+    stream_.copy(to, from, bytes);
+    stream_.synchronize();
+  }
+
+  // Integers that describe the largest step: five per row, three per sequence and its pages.
+  std::size_t rows_ints() const {
+    const auto T = static_cast<std::size_t>(max_rows_), B = static_cast<std::size_t>(num_slots_);
+    return 5 * T + B * (3 + static_cast<std::size_t>(max_pages_)) + 1;
+  }
+
+  // Fills the pinned copy, sends it, and returns pointers into the device copy; both stay where they are from step to step.
+  StepRows describe(const StepBatch& batch, const int** logit_rows) {
+    const int T = static_cast<int>(batch.token_ids.size()), B = static_cast<int>(batch.sequences.size());
+    int used = 0;
+    int* host = nullptr;
+    const auto take = [&](int count) {
+      host = host_rows_.data() + used;
+      const int* device = device_rows_.data() + used;
+      used += count;
+      return device;
+    };
+    StepRows rows;
+    rows.T = T, rows.B = B;
+    rows.token_ids = take(T);
+    std::copy(batch.token_ids.begin(), batch.token_ids.end(), host);
+    rows.sequence = take(T);
+    for (int b = 0; b < B; ++b) std::fill_n(host + batch.sequences[static_cast<std::size_t>(b)].first_row, num_rows(batch, b), b);
+    rows.position = take(T);
+    for (const SequenceRows& s : batch.sequences)
+      for (int i = 0; i < s.num_rows; ++i) host[s.first_row + i] = s.start + i;
+    rows.save_slot = take(T);
+    std::fill_n(host, T, -1);
+    for (const SequenceRows& s : batch.sequences)
+      for (const StateSave& save : s.saves) host[s.first_row + save.row] = save.slot;
+    rows.first_row = take(B + 1);
+    for (int b = 0; b < B; ++b) host[b] = batch.sequences[static_cast<std::size_t>(b)].first_row;
+    host[B] = T;
+    rows.start = take(B);
+    for (int b = 0; b < B; ++b) host[b] = batch.sequences[static_cast<std::size_t>(b)].start;
+    rows.slot = take(B);
+    for (int b = 0; b < B; ++b) host[b] = batch.sequences[static_cast<std::size_t>(b)].slot;
+    rows.max_pages = max_pages_;
+    rows.pages = take(B * max_pages_);
+    std::fill_n(host, B * max_pages_, -1);  // a page past the list traps
+    for (int b = 0; b < B; ++b) {
+      const auto& pages = batch.sequences[static_cast<std::size_t>(b)].pages;
+      const auto count = std::min(pages.size(), static_cast<std::size_t>(max_pages_));
+      std::copy_n(pages.begin(), count, host + b * max_pages_);
+    }
+    *logit_rows = take(static_cast<int>(batch.logit_rows.size()));
+    std::copy(batch.logit_rows.begin(), batch.logit_rows.end(), host);
+    stream_.copy(device_rows_.data(), host_rows_.data(), static_cast<std::size_t>(used) * sizeof(int));
+    rows.slots = slots_.data();
+    rows.page_memory = pages_.data();
+    rows.slot_bytes = layout_.slot_bytes, rows.page_bytes = layout_.page_bytes;
+    rows.num_slots = num_slots_, rows.num_pages = num_pages_, rows.page_tokens = layout_.page_tokens, rows.vocab_size = config_.vocab_size;
+    rows.faults = workspace_.faults;
+    return rows;
+  }
+  static int num_rows(const StepBatch& batch, int b) { return batch.sequences[static_cast<std::size_t>(b)].num_rows; }
+
+  // The first fault of a sequence names the cause: the earliest layer, then the earliest row.
+  void report_faults(const StepBatch& batch, StepResult& result) const {
+    for (std::size_t b = 0; b < batch.sequences.size(); ++b) {
+      const SequenceRows& s = batch.sequences[b];
+      int first = 0, row = 0;
+      for (int t = s.first_row; t < s.first_row + s.num_rows; ++t) {
+        const int fault = host_faults_.data()[t];
+        if (fault != 0 && (first == 0 || fault < first)) first = fault, row = t;
+      }
+      if (first == 0) continue;
+      const auto kind = static_cast<FaultKind>(first & 3);
+      const char* what = kind == FaultKind::kRouterLogits ? "router logits" : kind == FaultKind::kIndexScores ? "index scores" : "logits";
+      result.faults.push_back({static_cast<int>(b), row, kind == FaultKind::kLogits ? -1 : first >> 2, what});
+    }
+  }
+
+  int device_;
+  std::string name_;
+  Config config_;
+  StateLayout layout_;
+  int num_slots_, num_pages_, max_rows_, max_pages_;
+  std::vector<std::int64_t> lengths_;
+  Stream stream_;
+  DeviceModel model_;
+  DeviceBuffer<std::byte> slots_, pages_;
+  Workspace workspace_;
+  PinnedBuffer<int> host_rows_;
+  DeviceBuffer<int> device_rows_;
+  PinnedBuffer<int> host_faults_;
+  MemoryPlan plan_;
+};
+
+}  // namespace
+
+int device_count() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  (void)cudaGetLastError();  // no driver, or no device: not an error here
+  return 0;
+}
+
+std::unique_ptr<Backend> make_backend(const Config& config, const ModelWeights& weights, const BackendOptions& options, int device,
+                                      const std::function<void(int, int)>& progress) {
+  check_geometry(config);
+  return std::make_unique<CudaBackend>(config, weights, options, device, progress);
+}
+
+}  // namespace tetrad::cuda

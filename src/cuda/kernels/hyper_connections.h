@@ -1,0 +1,41 @@
+#pragma once
+// hyper_connections: the residual streams. Between hc_norm, hc_activate and hc_mean stand the two linears of the mix (cuda/forward.cpp).
+//   Math      normed[s] = rms_norm(h[s]) * (1 + w[s]);  low = silu(bf(down normed) / HC);  gate = sigmoid(bf(up low))
+//             x = mean over s of gate[s] * normed[s];  inject = 2 sigmoid(inject_logit / HC);  h[s] += inject[s] * y
+//   Inputs    h [T, HC, D] bf16; norm scale [HC*D] f32 (1 + w); low_logits [T, LR + HC] bf16 rows ld apart; gate logits [T, HC*D] bf16
+//   Output    normed [T, HC*D]; low [T, LR]; inject [T, HC]; x [T, D], all bf16; h in place
+//   Rounding  bf16 after the norm, after / HC, after silu and sigmoid, each product of the mean, the mean, each product and sum of inject
+//   Order     sums of squares: 256 strided threads, then a fixed tree; streams ascending; independent of T
+//   NaN       passes through
+//   Launch    hc_norm grid (T, HC) of 256 threads; the others one thread per element
+//   Bytes     hc_norm and hc_mean 4*HC*D, hc_inject 4*HC*D + 2*D per row
+//   Oracle    cpu::hc_mix, cpu::hc_inject
+//   Tests     gpu/hyper_connections_test
+#include "base/bf16.h"
+#include "cuda/runtime/stream.h"
+
+namespace tetrad::cuda {
+
+struct HcShape {
+  int HC, D, LR;
+  float eps;
+};
+
+// rms_norm of `groups` parts of D elements of every row, with the scale of that part; also every other norm of the model.
+struct NormRowsArgs {
+  int T, groups, D;
+  float eps;
+  const bf16* x;  // [T, groups*D], rows ldx apart
+  int ldx;
+  const float* scale;  // [groups*D], or [D] for all groups when shared_scale
+  bool shared_scale;
+  bf16* out;  // may be x
+  int ldo;
+};
+void norm_rows(const NormRowsArgs& a, const Stream& stream);
+
+void hc_activate(const HcShape& s, int T, const bf16* low_logits, int ld, bf16* low, int ld_low, bf16* inject, const Stream& stream);
+void hc_mean(const HcShape& s, int T, const bf16* gate_logits, const bf16* normed, bf16* x, const Stream& stream);
+void hc_inject(const HcShape& s, int T, const bf16* inject, const bf16* y, bf16* h, const Stream& stream);
+
+}  // namespace tetrad::cuda

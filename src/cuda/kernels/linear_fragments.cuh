@@ -1,0 +1,96 @@
+#pragma once
+// The pieces of linear that touch operands: a weight fragment of 16 rows by 32 columns in a lane's registers, the multiply step, loads.
+// Which column a lane holds is free as long as both operands agree: lane t of four takes columns 8t .. 8t+7 of a fragment, so that it
+// reads x in pieces of 16 bytes; its first four columns are its share of the first step, the others of the second.
+#include <cuda_bf16.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/bf16.h"
+
+namespace tetrad::cuda {
+
+// Place of element (row of 16, column of 32) in a fragment: in bf16 elements, and in FP8 bytes.
+__host__ __device__ inline int fragment_place_bf16(int row, int column) {
+  const int lane = row % 8 * 4 + column / 8, step = column % 8 / 4, pair = column % 4;
+  const int reg = row / 8 + pair / 2 * 2;
+  return step * 256 + lane * 8 + reg * 2 + pair % 2;
+}
+// Bytes of a word are ordered so that one mask and one shift give a register: bytes 1 and 3 the even one, bytes 0 and 2 the odd one.
+__host__ __device__ inline int fragment_place_fp8(int row, int column) {
+  const int lane = row % 8 * 4 + column / 8, step = column % 8 / 4, pair = column % 4;
+  const int reg = row / 8 + pair / 2 * 2;
+  return lane * 16 + step * 8 + reg / 2 * 4 + (reg % 2 == 0 ? 1 : 0) + pair % 2 * 2;
+}
+
+template <bool kFp8>
+struct WeightFragment;
+
+template <>
+struct WeightFragment<false> {
+  static constexpr int kBytes = 1024;
+  uint4 step[2];
+  __device__ __forceinline__ void load(const std::byte* fragment, int lane) {
+    const auto* from = reinterpret_cast<const uint4*>(fragment);
+    step[0] = from[lane];
+    step[1] = from[32 + lane];
+  }
+  __device__ __forceinline__ void expand(unsigned (*a)[4]) const {
+#pragma unroll
+    for (int s = 0; s < 2; ++s) a[s][0] = step[s].x, a[s][1] = step[s].y, a[s][2] = step[s].z, a[s][3] = step[s].w;
+  }
+};
+
+template <>
+struct WeightFragment<true> {
+  static constexpr int kBytes = 512;
+  uint4 codes;
+  __device__ __forceinline__ void load(const std::byte* fragment, int lane) { codes = reinterpret_cast<const uint4*>(fragment)[lane]; }
+  // S EEEE MMM in the upper byte of a half word, moved down by four with its sign in place, is the bf16 of the value times 2^-120.
+  static __device__ __forceinline__ unsigned to_bf16x2(unsigned word) {
+    unsigned bits = (word & 0x80008000u) | ((word & 0x7f007f00u) >> 4);
+    const unsigned power = 0x7b807b80u;  // 2^120
+    const __nv_bfloat162 product = __hmul2(reinterpret_cast<__nv_bfloat162&>(bits), reinterpret_cast<const __nv_bfloat162&>(power));
+    return reinterpret_cast<const unsigned&>(product);
+  }
+  __device__ __forceinline__ void expand(unsigned (*a)[4]) const {
+    a[0][0] = to_bf16x2(codes.x), a[0][1] = to_bf16x2(codes.x << 8);
+    a[0][2] = to_bf16x2(codes.y), a[0][3] = to_bf16x2(codes.y << 8);
+    a[1][0] = to_bf16x2(codes.z), a[1][1] = to_bf16x2(codes.z << 8);
+    a[1][2] = to_bf16x2(codes.w), a[1][3] = to_bf16x2(codes.w << 8);
+  }
+};
+
+// acc [16 outputs, 8 tokens] += a [16, 16] * b [16, 8].
+__device__ __forceinline__ void multiply_step(float* acc, const unsigned* a, unsigned b0, unsigned b1) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"
+               : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Columns k .. k+7 of a row of x; zero past K, and all zero for no row.
+__device__ __forceinline__ uint4 load_x(const bf16* row, int k, int K) {
+  if (row == nullptr || k >= K) return {0, 0, 0, 0};
+  if (k + 8 <= K) return *reinterpret_cast<const uint4*>(row + k);
+  union {
+    uint4 v;
+    std::uint16_t element[8];
+  } some = {{0, 0, 0, 0}};
+#pragma unroll
+  for (int i = 0; i < 8; ++i)
+    if (k + i < K) some.element[i] = row[k + i].bits;
+  return some.v;
+}
+
+__device__ __forceinline__ void copy_async(void* shared, const void* global) {
+  const auto to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(to), "l"(global));
+}
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;\n" ::); }
+template <int kPending>
+__device__ __forceinline__ void wait_copies() {
+  asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending));
+}
+
+}  // namespace tetrad::cuda

@@ -1,0 +1,45 @@
+#pragma once
+// moe: routing, grouping by expert, activation and combination; the experts' linears run between them (linear.h, LinearGroups).
+//   Math      p = softmax(logits); the EK largest, descending, then lower index; w = p / sum of them (renormalise) or p
+//             hidden = silu(gate) * up;  y = sum_k w_k E_k + sigmoid(shared_gate) * shared
+//   Inputs    logits [T, E] bf16, rows ld apart; hidden [P, 2*F] bf16, P = T*EK grouped rows; expert outputs [P, D] bf16
+//   Output    ids, weights [T, EK]; first [E+1], place [P] of pair t*EK+k, token [P] of a place, active, tiles; act [P, F]; y [T, D]
+//   Rounding  softmax float32; weights, silu, product, each weighted row, routed sum, gated shared row and y to bf16; the routed sum is
+//             float32 over k ascending, as the reference's grouped path does
+//   Order     softmax sums by lanes, then a fixed tree; k ascending. Which place of its group a pair gets is left to integer atomics: a
+//             row's bits do not depend on its place
+//   NaN       a row with a logit that is not finite fails (record_fault), gets experts 0 .. EK-1 and NaN weights
+//   Traps     expert ids out of range
+//   Launch    route: a warp per row; group: one block of 1024; the others a thread per element
+//   Oracle    cpu::route, cpu::moe_layer
+//   Tests     gpu/moe_test
+#include "base/bf16.h"
+#include "cuda/kernels/linear.h"
+#include "cuda/kernels/step_rows.h"
+#include "cuda/runtime/stream.h"
+
+namespace tetrad::cuda {
+
+// faults: [T] as in StepRows, or null.
+void moe_route(const bf16* logits, int ld, int T, int E, int EK, bool renormalise, int layer, int* ids, float* weights, int* faults,
+               const Stream& stream);
+
+struct MoeGrouping {
+  int* first;       // [E + 1]
+  int* place;       // [T*EK]
+  int* token;       // [T*EK]
+  int* active;      // [min(E, T*EK)]
+  int* num_active;  // [1]
+  int2* tiles;      // [ceil(T*EK / kLinearRows) + E]
+  int* num_tiles;   // [1]
+};
+void moe_group(const int* ids, int T, int E, int EK, const MoeGrouping& g, const Stream& stream);
+
+// act [rows, F] = bf(bf(silu(gate)) * up) of hidden [rows, gate F | up F].
+void moe_activate(int rows, int F, const bf16* hidden, int ld, bf16* act, int ld_act, const Stream& stream);
+
+void moe_combine(int T, int EK, int D, const float* weights, const int* place, const bf16* experts, bf16* routed, const Stream& stream);
+// y = bf(routed + bf(bf(sigmoid(gate)) * shared)); gate of row t at gate[t * ld].
+void moe_add_shared(int T, int D, const bf16* routed, const bf16* shared, const bf16* gate, int ld, bf16* y, const Stream& stream);
+
+}  // namespace tetrad::cuda

@@ -1,0 +1,158 @@
+#include "cuda/kernels/ple.h"
+
+#include "cuda/kernels/device_math.cuh"
+#include "cuda/runtime/launch.cuh"
+
+namespace tetrad::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr float kGateFloor = 1e-6f;  // of |t| before the root, as the reference's clamp
+
+// The id `back` tokens before row t; end of text where the sequence had not begun (the cleared history says so).
+__device__ int token_back(const PleShape& s, const StepRows& r, int t, int b, int back) {
+  const int in_sequence = t - r.first_row[b] - back;
+  if (in_sequence >= 0) return r.token_ids[t - back];
+  const auto* history = reinterpret_cast<const int*>(slot_memory(r, r.slot[b]) + s.history_offset);
+  return history[in_sequence + s.ngram_size - 1];
+}
+
+__global__ void ple_row_ids_kernel(const PleShape s, const PleWeightsView w, std::int64_t* rows, const StepRows r) {
+  const int i = blockIdx.x * kThreads + threadIdx.x;
+  if (i >= r.T * s.NG) return;
+  const int t = i / s.NG, j = i % s.NG, n = j / s.heads_per_ngram + 2;  // ids hashed
+  const int b = sequence_of(r, t);
+  auto mixed = static_cast<unsigned long long>(r.token_ids[t]) * static_cast<unsigned long long>(w.multipliers[0]);
+  bool cut = false;
+  for (int back = 1; back < n; ++back) {
+    const int id = token_back(s, r, t, b, back);
+    cut = cut || id == s.eos;
+    mixed ^= static_cast<unsigned long long>(cut ? s.eos : id) * static_cast<unsigned long long>(w.multipliers[back]);
+  }
+  rows[i] = static_cast<std::int64_t>(mixed % static_cast<unsigned long long>(w.head_sizes[j])) + w.head_offsets[j];
+}
+
+__global__ void ple_gather_kernel(const PleShape s, const PleWeightsView w, const std::int64_t* rows, bf16* embedding, int ld, int T) {
+  const std::size_t i = static_cast<std::size_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const std::size_t width = static_cast<std::size_t>(s.NG) * s.DE;
+  if (i >= T * width) return;
+  const std::size_t t = i / width, j = i % width / s.DE, d = i % s.DE;
+  const std::size_t place = static_cast<std::size_t>(checked(rows[t * s.NG + j], s.table_rows)) * s.DE + d;
+  bf16 value;
+  if (w.fp8)
+    value = to_b16(fp8_to_f32(static_cast<const std::uint8_t*>(w.table)[place]) * w.scale);
+  else
+    value = static_cast<const bf16*>(w.table)[place];
+  embedding[t * ld + j * s.DE + d] = value;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    ple_gate_kernel(const PleShape s, const PleWeightsView w, const PleBuffers b, const bf16* streams) {
+  __shared__ float scratch[kThreads / 32];
+  const std::size_t t = blockIdx.x, first = static_cast<std::size_t>(blockIdx.y) * s.D, width = static_cast<std::size_t>(s.HC) * s.D;
+  const bf16* key = b.key_value + t * b.ld_key_value + first;
+  const bf16* value = b.key_value + t * b.ld_key_value + width;
+  const bf16* query = streams + t * width + first;
+  const auto dim = static_cast<float>(s.D);
+
+  float key_squares = 0.0f, query_squares = 0.0f;
+  for (int d = threadIdx.x; d < s.D; d += kThreads) {
+    key_squares += to_f32(key[d]) * to_f32(key[d]);
+    query_squares += to_f32(query[d]) * to_f32(query[d]);
+  }
+  const float key_inverse = 1.0f / sqrtf(block_sum<kThreads>(key_squares, scratch) / dim + s.eps);
+  const float query_inverse = 1.0f / sqrtf(block_sum<kThreads>(query_squares, scratch) / dim + s.eps);
+  float dot = 0.0f;
+  for (int d = threadIdx.x; d < s.D; d += kThreads) {
+    const float k = round_b16(to_f32(key[d]) * key_inverse * w.norm_key[first + d]);
+    const float q = round_b16(to_f32(query[d]) * query_inverse * w.norm_query[first + d]);
+    dot += round_b16(k * q);
+  }
+  const float score = round_b16(round_b16(block_sum<kThreads>(dot, scratch)) / sqrtf(dim));
+  float gate = fabsf(score) < round_b16(kGateFloor) ? round_b16(kGateFloor) : fabsf(score);  // a NaN fails the comparison and stays
+  gate = round_b16(sqrtf(gate));
+  gate = score > 0.0f ? gate : score < 0.0f ? -gate : score == 0.0f ? 0.0f : score;
+  gate = round_b16(sigmoid_f32(gate));
+
+  float squares = 0.0f;
+  bf16* gated = b.gated + t * width + first;
+  for (int d = threadIdx.x; d < s.D; d += kThreads) {
+    const float g = round_b16(gate * to_f32(value[d]));
+    gated[d] = to_b16(g);
+    squares += g * g;
+  }
+  const float inverse = 1.0f / sqrtf(block_sum<kThreads>(squares, scratch) / dim + s.eps);
+  for (int d = threadIdx.x; d < s.D; d += kThreads)
+    b.normed[t * width + first + d] = to_b16(to_f32(gated[d]) * inverse * w.norm_conv[first + d]);
+}
+
+__global__ void ple_convolve_kernel(const PleShape s, const float* taps, const PleBuffers buffers, const StepRows r) {
+  const int width = s.HC * s.D, ch = blockIdx.y * kThreads + threadIdx.x, t = blockIdx.x;
+  if (ch >= width) return;
+  const int b = sequence_of(r, t), in_sequence = t - r.first_row[b], history = s.window_rows;
+  const auto* window = reinterpret_cast<const bf16*>(slot_memory(r, r.slot[b]) + s.window_offset);
+  float sum = 0.0f;
+  for (int j = 0; j < s.conv_width; ++j) {
+    const int back = (s.conv_width - 1 - j) * s.ngram_size;
+    const bf16 p = in_sequence >= back ? buffers.normed[static_cast<std::size_t>(t - back) * width + ch]
+                                       : window[static_cast<std::size_t>(in_sequence - back + history) * width + ch];
+    sum += taps[static_cast<std::size_t>(j) * width + ch] * to_f32(p);
+  }
+  const std::size_t place = static_cast<std::size_t>(t) * width + ch;
+  buffers.out[place] = to_b16(to_f32(buffers.gated[place]) + round_b16(silu_f32(round_b16(sum))));
+}
+
+__global__ void ple_add_kernel(std::size_t count, const bf16* out, bf16* streams) {
+  const std::size_t i = static_cast<std::size_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i < count) streams[i] = to_b16(to_f32(streams[i]) + to_f32(out[i]));
+}
+
+// A thread per sequence: the history is a few ids.
+__global__ void move_history_kernel(int past, std::size_t offset, const StepRows r) {
+  const int b = blockIdx.x * kThreads + threadIdx.x;
+  if (b >= r.B) return;
+  const int first = r.first_row[b], count = r.first_row[b + 1] - first;
+  auto* history = reinterpret_cast<int*>(slot_memory(r, r.slot[b]) + offset);
+  const auto write = [&](int* to, int rows) {  // ascending, so an id is read before it is overwritten
+    for (int h = 0; h < past; ++h) to[h] = rows - past + h >= 0 ? r.token_ids[first + rows - past + h] : history[h + rows];
+  };
+  for (int t = 0; t < count; ++t)
+    if (r.save_slot[first + t] >= 0) write(reinterpret_cast<int*>(slot_memory(r, r.save_slot[first + t]) + offset), t + 1);
+  write(history, count);
+}
+
+dim3 blocks_of(std::size_t count) { return dim3(static_cast<unsigned>((count + kThreads - 1) / kThreads)); }
+
+}  // namespace
+
+void ple_row_ids(const PleShape& s, const PleWeightsView& w, const PleBuffers& b, const StepRows& r, const Stream& stream) {
+  launch("ple_row_ids", ple_row_ids_kernel, {blocks_of(static_cast<std::size_t>(r.T) * s.NG), dim3(kThreads)}, stream, s, w, b.rows, r);
+}
+
+void ple_gather(const PleShape& s, const PleWeightsView& w, const PleBuffers& b, int T, const Stream& stream) {
+  launch("ple_gather", ple_gather_kernel, {blocks_of(static_cast<std::size_t>(T) * s.NG * s.DE), dim3(kThreads)}, stream, s, w, b.rows,
+         b.embedding, b.ld_embedding, T);
+}
+
+void ple_gate(const PleShape& s, const PleWeightsView& w, const PleBuffers& b, const bf16* streams, int T, const Stream& stream) {
+  launch("ple_gate", ple_gate_kernel, {dim3(static_cast<unsigned>(T), static_cast<unsigned>(s.HC)), dim3(kThreads)}, stream, s, w, b,
+         streams);
+}
+
+void ple_convolve(const PleShape& s, const PleWeightsView& w, const PleBuffers& b, const StepRows& r, const Stream& stream) {
+  launch("ple_convolve", ple_convolve_kernel,
+         {dim3(static_cast<unsigned>(r.T), static_cast<unsigned>(ceil_div(s.HC * s.D, kThreads))), dim3(kThreads)}, stream, s, w.conv, b,
+         r);
+}
+
+void ple_add(const PleShape& s, const bf16* out, bf16* streams, int T, const Stream& stream) {
+  const std::size_t count = static_cast<std::size_t>(T) * s.HC * s.D;
+  launch("ple_add", ple_add_kernel, {blocks_of(count), dim3(kThreads)}, stream, count, out, streams);
+}
+
+void move_history(int ngram_size, std::size_t history_offset, const StepRows& r, const Stream& stream) {
+  launch("move_history", move_history_kernel, {blocks_of(static_cast<std::size_t>(r.B)), dim3(kThreads)}, stream, ngram_size - 1,
+         history_offset, r);
+}
+
+}  // namespace tetrad::cuda

@@ -1,0 +1,38 @@
+#pragma once
+// The one way a kernel is launched: every launch is checked, and carries its name to the error message.
+#include <cuda_runtime.h>
+
+#include <string_view>
+
+#include "cuda/runtime/error.h"
+#include "cuda/runtime/stream.h"
+
+namespace tetrad::cuda {
+
+struct LaunchShape {
+  dim3 grid, block;
+  std::size_t shared_bytes = 0;
+};
+
+// `name` is the kernel's stem. An empty grid is a no-op. Dynamic shared memory above the default limit must have been allowed with
+// allow_shared first.
+template <class... Parameters, class... Args>
+void launch(std::string_view name, void (*kernel)(Parameters...), const LaunchShape& shape, const Stream& stream, Args&&... args) {
+  if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
+  kernel<<<shape.grid, shape.block, shape.shared_bytes, stream.get()>>>(static_cast<Parameters>(args)...);
+  check(cudaGetLastError(), "{}: grid {}x{}x{}, block {}, {} bytes of shared memory", name, shape.grid.x, shape.grid.y, shape.grid.z,
+        shape.block.x * shape.block.y * shape.block.z, shape.shared_bytes);
+}
+
+// Raises a kernel's limit of dynamic shared memory; throws LoadError when the device has less.
+template <class... Parameters>
+void allow_shared(std::string_view name, void (*kernel)(Parameters...), std::size_t bytes) {
+  if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)) != cudaSuccess) {
+    (void)cudaGetLastError();
+    fail<LoadError>("{} needs {} bytes of shared memory per block, more than this GPU has", name, bytes);
+  }
+}
+
+inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
+}  // namespace tetrad::cuda

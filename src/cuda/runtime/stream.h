@@ -1,0 +1,33 @@
+#pragma once
+// Streams, and copies on them. The default stream is never used.
+#include <cstddef>
+#include <utility>
+
+#include "cuda/runtime/error.h"
+
+namespace tetrad::cuda {
+
+class Stream {
+ public:
+  Stream() { check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream"); }
+  ~Stream() {
+    if (stream_ != nullptr) (void)cudaStreamDestroy(stream_);
+  }
+  Stream(Stream&& other) noexcept : stream_(std::exchange(other.stream_, nullptr)) {}
+  Stream& operator=(Stream&&) = delete;
+
+  cudaStream_t get() const { return stream_; }
+  void synchronize() const { check(cudaStreamSynchronize(stream_), "waiting for the device"); }
+
+  void copy(void* to, const void* from, std::size_t bytes) const {
+    if (bytes > 0) check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_), "copying {} bytes", bytes);
+  }
+  void fill(void* to, int value, std::size_t bytes) const {
+    if (bytes > 0) check(cudaMemsetAsync(to, value, bytes, stream_), "filling {} bytes", bytes);
+  }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+}  // namespace tetrad::cuda
