@@ -18,7 +18,7 @@ Distance distance(std::span<const float> got, std::span<const float> expected, s
   d.count = static_cast<std::int64_t>(got.size());
   if (got.empty()) return d;
   std::vector<double> differences(got.size());
-  double row_error = 0, row_norm = 0;
+  double row_error = 0, row_norm = 0, error = 0, norm = 0;
   for (std::size_t i = 0; i < got.size(); ++i) {
     const bool both_nan = std::isnan(got[i]) && std::isnan(expected[i]);
     double difference = got[i] == expected[i] || both_nan ? 0.0 : std::fabs(static_cast<double>(got[i]) - expected[i]);
@@ -31,9 +31,11 @@ Distance distance(std::span<const float> got, std::span<const float> expected, s
     row_norm += static_cast<double>(expected[i]) * expected[i];
     if ((i + 1) % static_cast<std::size_t>(row) == 0) {
       if (row_error > 0) d.worst_row_l2 = std::max(d.worst_row_l2, std::sqrt(row_error / std::max(row_norm, 1e-30)));
+      error += row_error, norm += row_norm;
       row_error = row_norm = 0;
     }
   }
+  if (error > 0) d.l2 = std::sqrt(error / std::max(norm, 1e-30));
   d.mean_abs /= static_cast<double>(got.size());
   const auto rank = static_cast<std::ptrdiff_t>(0.99 * static_cast<double>(differences.size() - 1));
   std::nth_element(differences.begin(), differences.begin() + rank, differences.end());

@@ -11,6 +11,7 @@ struct Distance {
   double mean_abs = 0;
   double p99_abs = 0;        // 99th percentile of the absolute differences
   double worst_row_l2 = 0;   // largest over rows of |a - b|_2 / |b|_2
+  double l2 = 0;             // |a - b|_2 / |b|_2 of all elements
   std::int64_t worst = -1;   // flat index of max_abs
   std::int64_t unequal = 0;  // elements that differ at all
   std::int64_t count = 0;

@@ -36,4 +36,20 @@ std::vector<std::int64_t> GoldenFile::integers(const std::string& name) const {
   fail<LoadError>("golden tensor {} is {}, an integer type was expected", name, dtype_name(info.dtype));
 }
 
+void GoldenFile::check_count(const std::string& name, std::size_t got, std::size_t expected) const {
+  if (got != expected) fail<LoadError>("{}: tensor {}: expected {} elements, got {}", file_.file().path().string(), name, expected, got);
+}
+
+std::vector<float> GoldenFile::floats(const std::string& name, std::size_t count) const {
+  std::vector<float> values = floats(name);
+  check_count(name, values.size(), count);
+  return values;
+}
+
+std::vector<std::int64_t> GoldenFile::integers(const std::string& name, std::size_t count) const {
+  std::vector<std::int64_t> values = integers(name);
+  check_count(name, values.size(), count);
+  return values;
+}
+
 }  // namespace tetrad

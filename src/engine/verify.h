@@ -27,13 +27,14 @@ struct VerifyRow {
 
 struct VerifyReport {
   std::vector<VerifyRow> rows;
-  bool passed() const;
+  bool passed() const;  // every row, and stages among them: logits alone let a fault hide behind the reference's spread
+  bool compared_stages() const;
   std::string table() const;  // one line a row: worst error, its coordinate, the reference's spread, pass or FAIL
 };
 
 // Every case of `golden_file` (tests/goldens/README.md): one-shot prefill, decode from the cache, and, for the case with stages, every
 // stage twice: running free, and forced, where every recorded stage goes on from the reference's values, so that each is judged alone.
-// `pool` must have a free slot.
+// `pool` must have a free slot. Throws LoadError for a damaged file, one whose recorded runs lie too far apart among them.
 VerifyReport verify_goldens(StatePool& pool, const std::filesystem::path& golden_file);
 
 }  // namespace tetrad

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Exit codes and where output goes: 0 done, 2 bad input or checkpoint; errors on stderr, nothing on stdout.
+"""Exit codes and where output goes: 0 done, 2 bad input or checkpoint, 3 not verified; errors on stderr, nothing on stdout.
 
 usage: exit_codes.py BINARY MODEL_DIRECTORY
 """
+import json
 import pathlib
 import shutil
 import subprocess
@@ -18,8 +19,9 @@ def main():
         """Runs the binary; a failure must name what is wrong on stderr and print no answer."""
         nonlocal failed
         done = subprocess.run([binary, *arguments], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-        where = done.stdout if code == 0 else done.stderr
-        right = done.returncode == code and said in where and (code == 0 or not done.stdout)
+        answers = code in (0, 3)  # a verification that fails is an answer too
+        where = done.stdout if answers else done.stderr
+        right = done.returncode == code and said in where and (answers or not done.stdout) and "json.exception" not in done.stderr
         print(f"{'ok  ' if right else 'FAIL'} tetrad {' '.join(arguments)}")
         if not right:
             failed += 1
@@ -37,6 +39,27 @@ def main():
         expect(2, shard.name, "run", "-m", str(damaged), "-p", "x")
         shard.unlink()
         expect(2, shard.name, "run", "-m", str(damaged), "-p", "x")
+    with tempfile.TemporaryDirectory() as folder:
+        copy = pathlib.Path(folder) / "copy"
+        shutil.copytree(model, copy)
+        for name in ("golden-tokenizer.json", "golden-template.json"):
+            (copy / name).unlink()
+        answers = copy / "golden-generate.json"
+        golden = json.loads(answers.read_text(encoding="utf-8"))
+        golden["cases"] = golden["cases"][:2]
+        expect_golden = lambda code, said: (answers.write_text(json.dumps(golden)), expect(code, said, "verify", str(copy)))
+        expect_golden(0, ": verified")
+        golden["cases"][0]["cpu_bf16"]["ids"][1] += 1
+        expect_golden(3, "the recorded ids do not give the recorded text")
+        golden["cases"][0]["gpu_bf16"]["ids"][1] += 1
+        expect_golden(3, "NOT verified")
+        for case in golden["cases"]:
+            case["gpu_bf16"] = {"ids": [50], "text": "S", "margin": [1.0]}
+        golden["cases"] = golden["cases"][1:]
+        expect_golden(3, "none of 1 recorded answers was compared")
+        for damaged in ("[]", "{", '{"cases": []}', '{"cases": [{}]}', '{"cases": [{"cpu_bf16": {"ids": 1}}]}'):
+            answers.write_text(damaged)
+            expect(2, answers.name, "verify", str(copy))
     return 1 if failed else 0
 
 
