@@ -25,7 +25,10 @@ nlohmann::json parse_json(std::string_view text, std::string_view where) {
   try {
     return nlohmann::json::parse(text.begin(), text.end(), check);
   } catch (const nlohmann::json::exception& e) {
-    fail<LoadError>("{}: not valid JSON: {}", where, e.what());
+    // The library puts its name for the error in brackets before the text.
+    const std::string_view message = e.what();
+    const std::size_t bracket = message.find("] ");
+    fail<LoadError>("{}: not valid JSON: {}", where, bracket == std::string_view::npos ? message : message.substr(bracket + 2));
   }
 }
 
