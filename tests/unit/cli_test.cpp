@@ -1,14 +1,9 @@
 // The built binary from outside: help, messages, exit codes, and answers held to the recorded ones.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <array>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -17,65 +12,21 @@
 #include "cli/options.h"
 #include "cli/progress.h"
 #include "cli/suggest.h"
+#include "support/checkpoint_edit.h"
+#include "support/command_line.h"
 
 namespace tetrad::cli {
 namespace {
 
+using test::count_of;
+using test::expect_refused;
+using test::Outcome;
+using test::scratch;
+using test::tetrad;
+
 const std::string kModel = TETRAD_MODELS "/tetrad-tiny";
 
-struct Outcome {
-  int exit_code = -1;
-  std::string out, error;
-};
-
-std::string shell_quoted(const std::string& text) {
-  std::string quoted = "'";
-  for (const char c : text) {
-    if (c == '\'')
-      quoted += "'\\''";
-    else
-      quoted += c;
-  }
-  return quoted += '\'';
-}
-
-std::string read_file(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-std::filesystem::path scratch(const std::string& name) {
-  return std::filesystem::path(::testing::TempDir()) / fmt::format("tetrad_cli_{}_{}", ::getpid(), name);
-}
-
-Outcome tetrad(const std::vector<std::string>& arguments, const std::string& input = "") {
-  const auto in = scratch("in"), out = scratch("out"), error = scratch("err");
-  std::ofstream(in, std::ios::binary) << input;
-  std::string command = shell_quoted(TETRAD_BINARY);
-  for (const std::string& argument : arguments) command += fmt::format(" {}", shell_quoted(argument));
-  command += fmt::format(" <{} >{} 2>{}", shell_quoted(in), shell_quoted(out), shell_quoted(error));
-  const int status = std::system(command.c_str());
-  Outcome outcome{WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(out), read_file(error)};
-  for (const auto& path : {in, out, error}) std::filesystem::remove(path);
-  return outcome;
-}
-
-int count_of(const std::string& text, const std::string& part) {
-  int count = 0;
-  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size())) ++count;
-  return count;
-}
-
-void expect_refused(const std::vector<std::string>& arguments, const std::string& said, const std::string& input = "") {
-  const Outcome outcome = tetrad(arguments, input);
-  EXPECT_EQ(outcome.exit_code, 2) << outcome.error;
-  EXPECT_EQ(outcome.out, "");
-  EXPECT_NE(outcome.error.find(said), std::string::npos) << "expected: " << said << "\ngot: " << outcome.error;
-  EXPECT_EQ(count_of(outcome.error, "tetrad: error: "), 1) << outcome.error;
-  EXPECT_EQ(count_of(outcome.error, "reading weights"), 0) << "refused only after the weights were loaded";
-}
+std::string read_file(const std::filesystem::path& path) { return test::read_bytes(path); }
 
 TEST(cli, version_and_help) {
   const Outcome version = tetrad({"--version"});
