@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/suggest.h"
+#include "cli/terminal.h"
 
 namespace tetrad::cli {
 namespace {
@@ -39,9 +40,11 @@ constexpr Command kCommands[] = {
 
 int report(int exit_code, std::string_view message) {
   std::fflush(stdout);
-  fmt::print(stderr, "tetrad: error: {}\n", message);
+  say("tetrad: error: {}\n", message);
   return exit_code;
 }
+
+bool stdout_failed() { return std::fflush(stdout) != 0 || std::ferror(stdout) != 0; }
 
 const CLI::App& deepest_command(const CLI::App& app) {
   const CLI::App* command = &app;
@@ -73,11 +76,12 @@ std::string unknown_argument(const CLI::App& app) {
   const CLI::App& command = deepest_command(app);
   const std::vector<std::string> extras = app.remaining(true);
   const auto is_flag = [](const std::string& text) { return text.size() > 1 && text[0] == '-'; };
+  constexpr std::size_t kOneLetter = 2;  // "-x": every other letter is as near
   const auto flag = std::find_if(extras.begin(), extras.end(), is_flag);
   const std::string name = full_name(command);
   if (flag != extras.end()) {
     const std::string given = flag->substr(0, flag->find('='));
-    const std::string nearest = nearest_name(given, known_flags(command));
+    const std::string nearest = given.size() > kOneLetter ? nearest_name(given, known_flags(command)) : "";
     return fmt::format("unknown flag {}{} (see {} --help)", given, nearest.empty() ? "" : ": did you mean " + nearest + "?", name);
   }
   const std::string given = extras.empty() ? "" : extras.front();
@@ -92,20 +96,22 @@ int parse_and_run(CLI::App& app, int argc, const char* const* argv, const int& e
     app.parse(argc, argv);
   } catch (const CLI::ExtrasError&) {
     return report(kBadInput, unknown_argument(app));
+  } catch (const CLI::RequiredError& error) {
+    // What was written wrong explains what is missing.
+    if (!app.remaining(true).empty()) return report(kBadInput, unknown_argument(app));
+    return report(kBadInput, fmt::format("{} (see {} --help)", error.what(), full_name(deepest_command(app))));
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error, std::cout, std::cerr);  // --help and --version
     return report(kBadInput, fmt::format("{} (see {} --help)", error.what(), full_name(deepest_command(app))));
   }
   if (app.get_subcommands().empty()) {
-    std::cerr << app.help();
+    write_error(app.help());
     return report(kBadInput, "a command is needed");
   }
   return exit_code;
 }
 
-}  // namespace
-
-int run_command_line(int argc, const char* const* argv) {
+int run_and_report(int argc, const char* const* argv) {
   try {
     CLI::App app{"tetrad: inference for qwen4_exp checkpoints", "tetrad"};
     app.set_version_flag("--version", "tetrad " TETRAD_VERSION);
@@ -119,8 +125,18 @@ int run_command_line(int argc, const char* const* argv) {
   } catch (const std::bad_alloc&) {
     return report(kRuntimeFailure, "out of memory");
   } catch (const std::exception& error) {
+    if (stdout_failed()) return kRuntimeFailure;  // which is said below
     return report(kRuntimeFailure, error.what());
   }
+}
+
+}  // namespace
+
+int run_command_line(int argc, const char* const* argv) {
+  hold_standard_streams();
+  const int exit_code = run_and_report(argc, argv);
+  if (!stdout_failed()) return exit_code;
+  return report(exit_code == 0 ? kRuntimeFailure : exit_code, "writing to standard output failed: the output is incomplete");
 }
 
 }  // namespace tetrad::cli

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <utility>
 
 #include "cli/terminal.h"
@@ -23,18 +22,16 @@ void Progress::update(std::uint64_t done, std::uint64_t total) {
   const int percent = total == 0 ? 100 : static_cast<int>(100.0 * static_cast<double>(std::min(done, total)) / static_cast<double>(total));
   if (terminal_) {
     if (percent == shown_percent_) return;
-    fmt::print(stderr, "\r{}", progress_bar(label_, percent));
-    std::fflush(stderr);
+    say("\r{}", progress_bar(label_, percent));
   } else {
     if (percent / 10 <= shown_percent_ / 10 && shown_percent_ >= 0) return;
-    fmt::print(stderr, "{} {} %\n", label_, percent / 10 * 10);
+    say("{} {} %\n", label_, percent / 10 * 10);
   }
   shown_percent_ = percent;
 }
 
 void Progress::finish() {
-  if (terminal_ && shown_percent_ >= 0) fmt::print(stderr, "\r\x1b[K");
-  std::fflush(stderr);
+  if (terminal_ && shown_percent_ >= 0) write_error("\r\x1b[K");
 }
 
 }  // namespace tetrad::cli

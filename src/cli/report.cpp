@@ -2,8 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <nlohmann/json.hpp>
+
+#include "cli/terminal.h"
 
 namespace tetrad::cli {
 namespace {
@@ -25,13 +26,13 @@ std::string stats_line(const GenerationResult& result) {
       timings.decode_steps, timings.decode_seconds, timings.decode_rate(), finish_reason_name(result.finish));
 }
 
-void print_stats(const GenerationResult& result) { fmt::print(stderr, "{}\n", stats_line(result)); }
+void print_stats(const GenerationResult& result) { say("{}\n", stats_line(result)); }
 
 void print_logprobs(const GenerationResult& result, const Tokenizer& tokenizer) {
   for (const SampledToken& token : result.tokens) {
     std::string line = fmt::format("logprob {} {} {:.6f}", token.id, quoted(tokenizer, token.id), token.logprob->logprob);
     for (const TokenLogprob& top : token.top) line += fmt::format("  {} {} {:.6f}", top.id, quoted(tokenizer, top.id), top.logprob);
-    fmt::print(stderr, "{}\n", line);
+    say("{}\n", line);
   }
 }
 

@@ -1,5 +1,6 @@
 #include "cli/terminal.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -21,6 +22,12 @@ extern "C" void note_interrupt(int) { interrupt_seen = 1; }
 
 }  // namespace
 
+void hold_standard_streams() {
+  // open() takes the lowest free number, so in this order each lands on its own.
+  for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (::fcntl(descriptor, F_GETFD) == -1 && errno == EBADF) (void)::open("/dev/null", descriptor == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+}
+
 bool is_terminal(Stream stream) {
   switch (stream) {
     case Stream::kInput: return ::isatty(STDIN_FILENO) == 1;
@@ -40,6 +47,11 @@ bool wants_colour() {
 void write_out(std::string_view text) {
   if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return;
   fail<Error>("writing to standard output failed: {}", std::generic_category().message(errno));
+}
+
+void write_error(std::string_view text) noexcept {
+  (void)std::fwrite(text.data(), 1, text.size(), stderr);
+  (void)std::fflush(stderr);
 }
 
 InterruptGuard::InterruptGuard() {
