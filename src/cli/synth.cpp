@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/synthetic_options.h"
+#include "cli/terminal.h"
 #include "io/checkpoint.h"
 #include "io/safetensors_writer.h"
 #include "model/load_weights.h"
@@ -21,6 +22,8 @@ namespace tetrad::cli {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr int kMaxShardMib = 1 << 20;
 
 struct SynthOptions {
   SyntheticOptions model;
@@ -73,9 +76,10 @@ void check_out(const fs::path& out) {
   std::error_code error;
   fs::create_directories(out, error);
   if (error) fail<InputError>("--out {}: cannot be made: {}", out.string(), error.message());
-  for (const auto& entry : fs::directory_iterator(out))
-    if (entry.path().filename().string().starts_with("model"))
-      fail<InputError>("--out {}: already holds {}; give an empty directory", out.string(), entry.path().filename().string());
+  const auto entries = fs::directory_iterator(out, error);
+  if (error) fail<InputError>("--out {}: cannot be read: {}", out.string(), error.message());
+  if (entries != fs::directory_iterator())
+    fail<InputError>("--out {}: already holds {}; give an empty directory", out.string(), entries->path().filename().string());
 }
 
 void synth(const SynthOptions& options) {
@@ -94,8 +98,8 @@ void synth(const SynthOptions& options) {
   std::uint64_t total_bytes = 0;
   for (const auto& tensor : tensors) total_bytes += tensor.num_bytes;
   check_out(out);
-  fmt::print(stderr, "{}: {} tensors, {:.2f} GB, {:.2f} billion parameters active per token\n", out.string(), tensors.size(),
-             static_cast<double>(total_bytes) / 1e9, static_cast<double>(active_parameters(config)) / 1e9);
+  say("{}: {} tensors, {:.2f} GB, {:.2f} billion parameters active per token\n", out.string(), tensors.size(),
+      static_cast<double>(total_bytes) / 1e9, static_cast<double>(active_parameters(config)) / 1e9);
 
   const auto shards = plan_shards(tensors, std::max<std::uint64_t>(1, options.shard_mib) << 20);
   nlohmann::json index = {{"metadata", {{"total_size", total_bytes}}}, {"weight_map", nlohmann::json::object()}};
@@ -103,7 +107,7 @@ void synth(const SynthOptions& options) {
     const std::string name = fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
     write_shard(out / name, shards[i], config, options.model.seed);
     for (const auto& tensor : shards[i]) index["weight_map"][tensor.name] = name;
-    fmt::print(stderr, "wrote {}\n", name);
+    say("wrote {}\n", name);
   }
   write_text(out / "model.safetensors.index.json", index.dump(2) + "\n");
   write_text(out / "config.json", json.dump(2) + "\n");
@@ -118,7 +122,7 @@ void add_synth(CLI::App& app, int& exit_code) {
   const auto options = std::make_shared<SynthOptions>();
   add_synthetic_options(app, options->model, "--like");
   app.add_option("--out", options->out, "Directory to write")->required();
-  app.add_option("--shard-mib", options->shard_mib, "Size of a file")->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--shard-mib", options->shard_mib, "Size of a file")->capture_default_str()->check(CLI::Range(1, kMaxShardMib));
   app.add_flag("--flat", options->flat, "Text-only layout: model.layers.*, experts one by one");
   app.callback([options, &exit_code] {
     synth(*options);

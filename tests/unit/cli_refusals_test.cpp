@@ -17,6 +17,14 @@ namespace fs = std::filesystem;
 
 const std::string kTiny = TETRAD_MODELS "/tetrad-tiny";
 
+TEST(refusals, synth_writes_into_empty_directories_only) {
+  const TempDir folder;
+  write_bytes(folder / "notes.txt", "mine");
+  expect_refused({"synth", "--out", folder.path()}, "already holds notes.txt; give an empty directory");
+  EXPECT_EQ(read_bytes(folder / "notes.txt"), "mine");
+  EXPECT_FALSE(fs::exists(folder / "config.json"));
+}
+
 TEST(lost_output, a_closed_or_full_stderr_costs_no_answer) {
   for (const char* lost : {"2>&-", "2>/dev/full"}) {
     const Outcome outcome = tetrad({"run", "--greedy", "--no-think", "-p", "Situation: what does it mean?"}, "", lost);
