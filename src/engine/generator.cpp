@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 
 #include "base/error.h"
 #include "engine/stop_strings.h"
@@ -24,18 +25,21 @@ class Stopwatch {
 // From tokens to text that may be shown.
 class TextStream {
  public:
-  TextStream(const Tokenizer& tokenizer, const GenerationRequest& request)
-      : detokenizer_(tokenizer, request.skip_special), stops_(request.stop_strings, request.include_stop) {}
+  // Without a tokenizer no text comes out.
+  TextStream(const Tokenizer* tokenizer, const GenerationRequest& request) : stops_(request.stop_strings, request.include_stop) {
+    if (tokenizer != nullptr) detokenizer_.emplace(*tokenizer, request.skip_special);
+  }
 
-  std::string feed(int id) { return stops_.feed(detokenizer_.feed(id)); }
+  std::string feed(int id) { return detokenizer_ ? stops_.feed(detokenizer_->feed(id)) : std::string(); }
   bool stopped() const { return stops_.stopped(); }
   std::string finish() {
-    std::string text = stops_.feed(detokenizer_.finish());
+    if (!detokenizer_) return {};
+    std::string text = stops_.feed(detokenizer_->finish());
     return text + stops_.finish();
   }
 
  private:
-  StreamDetokenizer detokenizer_;
+  std::optional<StreamDetokenizer> detokenizer_;
   StopStrings stops_;
 };
 
@@ -68,6 +72,9 @@ void validate(const GenerationRequest& request, int vocab_size, int max_position
 
 Generator::Generator(StatePool& pool, const Tokenizer& tokenizer)
     : pool_(&pool), tokenizer_(&tokenizer), stepper_(pool), sampleable_(SampleableIds::of(tokenizer, pool.backend().config().vocab_size)) {}
+
+Generator::Generator(StatePool& pool)
+    : pool_(&pool), tokenizer_(nullptr), stepper_(pool), sampleable_(SampleableIds::all(pool.backend().config().vocab_size)) {}
 
 StepOutcome Generator::step(SequenceState& state, std::span<const int> ids, LogitsWanted logits) {
   const StepRequest request{&state, ids, logits};
@@ -103,10 +110,12 @@ GenerationResult Generator::generate(SequenceState& state, const GenerationReque
   const int max_positions = pool_->backend().config().max_positions;
   const int max_length = context_length(request, max_positions);
   validate(request, sampleable_.vocab_size, max_positions);
+  if (tokenizer_ == nullptr && !request.stop_strings.empty())
+    fail<InputError>("stop strings need the text of the answer: the model has no tokenizer");
   TETRAD_CHECK(state.length() < static_cast<int>(request.prompt_ids.size()), "the state holds {} tokens of a prompt of {}", state.length(),
                request.prompt_ids.size());
   Sampler sampler(request.sampling, sampleable_, request.prompt_ids);
-  TextStream stream(*tokenizer_, request);
+  TextStream stream(tokenizer_, request);
 
   GenerationResult result;
   GenerationTimings& timings = result.timings;

@@ -67,6 +67,8 @@ class Generator {
   using IsCancelled = std::function<bool()>;                   // asked before every step, so a long prefill can be left too
 
   Generator(StatePool& pool, const Tokenizer& tokenizer);
+  // Ids only: the text stays empty, every id of the vocabulary may be chosen, and stop strings are an InputError.
+  explicit Generator(StatePool& pool);
 
   // `state` holds a proper prefix of the prompt (or nothing). Afterwards it holds the prompt and every generated token but the last;
   // after a cancel, what was computed so far. Throws InputError for a request that cannot be honoured before anything is computed, and
@@ -83,7 +85,7 @@ class Generator {
                                             const IsCancelled& is_cancelled);
 
   StatePool* pool_;
-  const Tokenizer* tokenizer_;
+  const Tokenizer* tokenizer_;  // null: ids only
   Stepper stepper_;
   SampleableIds sampleable_;
 };
