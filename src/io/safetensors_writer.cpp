@@ -4,9 +4,10 @@
 #include <fmt/ranges.h>
 
 #include <array>
+#include <cerrno>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <utility>
+#include <system_error>
 
 #include "base/error.h"
 
@@ -34,6 +35,27 @@ std::string header_text(const std::vector<TensorSpec>& tensors, const std::map<s
   return text;
 }
 
+// Replacing a device, a pipe or a directory by a file would destroy it.
+void refuse_special(const std::filesystem::path& path, std::filesystem::file_status status) {
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status))
+    fail<InputError>("{}: is not a regular file and is left alone; name a file that may be replaced", path.string());
+}
+
+// The file that stands at the end of symbolic links, whether it exists or not.
+std::filesystem::path follow_links(const std::filesystem::path& path) {
+  constexpr int kMaxLinks = 40;
+  std::filesystem::path target = path;
+  std::error_code error;
+  for (int links = 0; std::filesystem::is_symlink(std::filesystem::symlink_status(target, error)); ++links) {
+    if (links == kMaxLinks) fail<InputError>("{}: more than {} symbolic links follow each other", path.string(), kMaxLinks);
+    const std::filesystem::path next = std::filesystem::read_symlink(target, error);
+    if (error) fail<InputError>("{}: the symbolic link {} cannot be read: {}", path.string(), target.string(), error.message());
+    target = next.is_absolute() ? next : target.parent_path() / next;
+  }
+  refuse_special(path, std::filesystem::status(target, error));
+  return target;
+}
+
 }  // namespace
 
 std::uint64_t tensor_bytes(const TensorSpec& spec) {
@@ -47,15 +69,18 @@ std::uint64_t tensor_bytes(const TensorSpec& spec) {
 
 SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, const std::vector<TensorSpec>& tensors,
                                      const std::map<std::string, std::string>& metadata)
-    : path_(std::move(path)), partial_path_(path_.string() + ".part") {
+    : path_(follow_links(path)), partial_path_(path_.string() + ".part") {
+  std::error_code ignored;
+  refuse_special(partial_path_, std::filesystem::symlink_status(partial_path_, ignored));
   const std::string header = header_text(tensors, metadata);
   for (const TensorSpec& spec : tensors) expected_bytes_ += tensor_bytes(spec);
   out_.open(partial_path_, std::ios::binary | std::ios::trunc);
+  if (!out_) fail<InputError>("{}: cannot be written: {}", path_.string(), std::generic_category().message(errno));
   std::array<char, 8> length{};
   for (std::size_t i = 0; i < length.size(); ++i) length[i] = static_cast<char>(header.size() >> (8 * i) & 0xff);
   out_.write(length.data(), length.size());
   out_.write(header.data(), static_cast<std::streamsize>(header.size()));
-  if (!out_) fail<InputError>("{}: cannot be written", partial_path_.string());
+  if (!out_) fail<InputError>("{}: writing failed at the start; is the disk full?", path_.string());
 }
 
 SafetensorsWriter::~SafetensorsWriter() {

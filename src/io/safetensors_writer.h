@@ -1,6 +1,7 @@
 #pragma once
 // Writes a safetensors file tensor by tensor without holding it in memory. The tensors are declared first; their bytes follow in the
-// declared order, in pieces of any size. The file appears under its name only when it is complete.
+// declared order, in pieces of any size. The file appears under its name only when it is complete. Symbolic links are followed to the file
+// they name; what exists and is no regular file (a device, a pipe) is an InputError and stays as it is.
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
