@@ -4,15 +4,20 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "base/error.h"
+#include "cli/bench_step.h"
 #include "cli/commands.h"
 #include "cli/model_loading.h"
 #include "cli/synthetic_options.h"
+#include "cli/terminal.h"
+#include "cli/value_checks.h"
 #include "cpu/kernel_bench.h"
 #include "cpu/roofline.h"
 #include "engine/stepper.h"
@@ -82,19 +87,23 @@ ModelWeights synthetic_weights(const BenchOptions& options, const Config& config
   return load_weights(Checkpoint::in_memory(std::move(tensors), fill), config);
 }
 
-Loaded load(const BenchOptions& options) {
+// `tokens_needed` of one sequence.
+Loaded load(const BenchOptions& options, std::int64_t tokens_needed) {
   Loaded m;
   const bool synthetic = !options.synthetic.like.empty();
+  if (!synthetic) check_model_directory(options.model.directory);
   m.config = synthetic ? parse_config(synthetic_json(options.synthetic), "synthetic config")
                        : load_config(std::filesystem::path(options.model.directory) / "config.json");
   m.name = synthetic ? "synthetic " + options.synthetic.like : options.model.directory;
-  const BackendSize size{.max_length = std::min(m.config.max_positions, options.prompt + options.tokens * (options.repeat + 1) + 1),
-                         .num_slots = 2};
+  if (tokens_needed > m.config.max_positions)
+    fail<InputError>("prompt + tokens exceed the model's {} positions: {} are needed, one run to warm up included", m.config.max_positions,
+                     tokens_needed);
+  const BackendSize size{.max_length = static_cast<int>(std::min<std::int64_t>(m.config.max_positions, tokens_needed + 1)), .num_slots = 2};
   m.backend = synthetic ? make_backend(options.model, m.config, synthetic_weights(options, m.config), size)
                         : load_backend(options.model, m.config, size);
   m.pool = std::make_unique<StatePool>(*m.backend);
   m.stepper = std::make_unique<Stepper>(*m.pool);
-  fmt::print(stderr, "{}", m.backend->memory_plan().table());
+  write_error(m.backend->memory_plan().table());
   return m;
 }
 
@@ -111,7 +120,7 @@ void print_result(const BenchOptions& options, const nlohmann::ordered_json& res
 }
 
 void bench_decode(const BenchOptions& options) {
-  Loaded m = load(options);
+  Loaded m = load(options, options.prompt + std::int64_t{options.tokens} * (options.repeat + 1));
   ThreadPool roof_pool(options.model.threads);
   const double before = cpu::measure_read_bandwidth(roof_pool);
   SequenceState state(*m.pool);
@@ -147,7 +156,7 @@ void bench_decode(const BenchOptions& options) {
 }
 
 void bench_prefill(const BenchOptions& options) {
-  Loaded m = load(options);
+  Loaded m = load(options, options.prompt);
   ThreadPool roof_pool(options.model.threads);
   const double before = cpu::measure_f32_peak(roof_pool);
   const auto ids = spread_ids(options.prompt, m.config.vocab_size);
@@ -198,22 +207,25 @@ void bench_kernels(const BenchOptions& options) {
   if (options.json) print_result(options, result);
 }
 
-void add_benchmark(CLI::App& app, const char* name, const char* description, const std::shared_ptr<BenchOptions>& options,
-                   void (*run)(const BenchOptions&), bool needs_model) {
+CLI::App* add_benchmark(CLI::App& app, const char* name, const char* description, const std::shared_ptr<BenchOptions>& options,
+                        void (*run)(const BenchOptions&)) {
   CLI::App* command = app.add_subcommand(name, description);
-  if (needs_model) {
-    add_model_options(*command, options->model);
-    add_synthetic_options(*command, options->synthetic, "--synthetic");
-    command->add_option("--prompt", options->prompt, "Prompt tokens")->capture_default_str()->check(CLI::Range(1, 1 << 20));
-    command->add_option("--tokens", options->tokens, "Tokens decoded per run")->capture_default_str()->check(CLI::Range(1, 1 << 20));
-    command->add_option("--repeat", options->repeat, "Runs; the median is quoted, with the range")
-        ->capture_default_str()
-        ->check(CLI::Range(1, 1000));
-  } else {
-    command->add_option("--threads", options->model.threads, "Worker threads; 0: all")->check(CLI::NonNegativeNumber);
-  }
   command->add_flag("--json", options->json, "Print JSON");
   command->callback([options, run] { run(*options); });
+  return command;
+}
+
+// The model, from a checkpoint or made up, and how much of it to run.
+void add_model_benchmark_options(CLI::App& command, BenchOptions& options) {
+  CLI::Option* directory = add_directory_option(command, options.model.directory);
+  add_device_options(command, options.model);
+  const std::vector<CLI::Option*> sizes = add_synthetic_options(command, options.synthetic, "--synthetic");
+  CLI::Option* synthetic = command.get_option("--synthetic")->excludes(directory);
+  for (CLI::Option* size : sizes) size->needs(synthetic);
+  command.add_option("--prompt", options.prompt, "Prompt tokens")->capture_default_str()->check(CLI::Range(1, 1 << 20));
+  command.add_option("--repeat", options.repeat, "Runs; the median is quoted, with the range")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
 }
 
 }  // namespace
@@ -222,9 +234,14 @@ void add_bench(CLI::App& app, int&) {
   const auto options = std::make_shared<BenchOptions>();
   options->synthetic.like.clear();
   app.require_subcommand(1);
-  add_benchmark(app, "decode", "Decode one token after another; share of the read bandwidth", options, bench_decode, true);
-  add_benchmark(app, "prefill", "Read a prompt; share of the float32 multiply rate", options, bench_prefill, true);
-  add_benchmark(app, "kernels", "Single kernels at shapes that matter", options, bench_kernels, false);
+  CLI::App* decode = add_benchmark(app, "decode", "Decode one token after another; share of the read bandwidth", options, bench_decode);
+  add_model_benchmark_options(*decode, *options);
+  decode->add_option("--tokens", options->tokens, "Tokens decoded per run")->capture_default_str()->check(CLI::Range(1, 1 << 20));
+  CLI::App* prefill = add_benchmark(app, "prefill", "Read a prompt; share of the float32 multiply rate", options, bench_prefill);
+  add_model_benchmark_options(*prefill, *options);
+  CLI::App* kernels = add_benchmark(app, "kernels", "Single kernels at shapes that matter", options, bench_kernels);
+  kernels->add_option("-t,--threads", options->model.threads, "Threads; 0: all")->check(CLI::Range(0, kMaxThreads));
+  add_bench_step(app);
 }
 
 }  // namespace tetrad::cli

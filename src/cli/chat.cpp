@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <cstdio>
 #include <memory>
 #include <string_view>
 
@@ -13,6 +12,7 @@
 #include "cli/report.h"
 #include "cli/suggest.h"
 #include "cli/terminal.h"
+#include "cli/text_input.h"
 #include "text/chat_template.h"
 
 namespace tetrad::cli {
@@ -68,48 +68,65 @@ class Chat {
   Chat(ChatSession& session, const Tokenizer& tokenizer)
       : session_(&session), tokenizer_(&tokenizer), interactive_(is_terminal(Stream::kInput)), colour_(wants_colour()) {}
 
-  void loop() {
+  // False if a piped line was refused.
+  bool loop() {
     const InterruptGuard guard;
     std::string line;
     bool warned = false;
-    if (interactive_) fmt::print(stderr, "/help lists the commands\n");
+    if (interactive_) say("/help lists the commands\n");
     while (true) {
-      if (interactive_) fmt::print(stderr, "> ");
-      std::fflush(stderr);
+      if (interactive_) say("> ");
       InterruptGuard::reset();
       const LineStatus status = reader_.read(line);
       if (status == LineStatus::kEnd || (status == LineStatus::kInterrupted && (warned || !interactive_))) break;
       warned = status == LineStatus::kInterrupted;
       if (warned) {
-        fmt::print(stderr, "\n(Ctrl-C again leaves)\n");
+        say("\n(Ctrl-C again leaves)\n");
         continue;
       }
       if (line.find_first_not_of(" \t") == std::string::npos) continue;
-      if (line[0] == '/' ? !obey(line) : !answer(line)) return;
+      if (!take(line)) return !refused_;
     }
-    if (interactive_) fmt::print(stderr, "\n");
+    if (interactive_) say("\n");
+    return !refused_;
   }
 
  private:
+  // False to leave. A line that cannot be honoured is taken back, and the next one read.
+  bool take(const std::string& line) {
+    try {
+      check_utf8(line, "the line");
+      if (line[0] == '/') return obey(line);
+      answer(line);
+    } catch (const InputError& error) {
+      say("tetrad: error: {}\n", error.what());
+      refused_ = !interactive_;
+    } catch (const Error& error) {
+      if (!interactive_) throw;
+      say("tetrad: error: {}\n", error.what());
+    }
+    return true;
+  }
+
   // False to leave.
   bool obey(const std::string& line) {
     const std::size_t space = line.find(' ');
     const std::string command = line.substr(0, space);
     if (command == "/exit" || command == "/quit") return false;
     if (command == "/help")
-      fmt::print(stderr, "{}", kHelp);
+      write_error(kHelp);
     else if (command == "/reset")
       session_->reset();
     else if (command == "/system")
       session_->set_system(space == std::string::npos ? "" : line.substr(space + 1));
     else {
       const std::string nearest = nearest_name(command, {"/reset", "/system", "/help", "/exit"});
-      fmt::print(stderr, "unknown command {}{}\n", command, nearest.empty() ? ", /help lists them" : ": did you mean " + nearest + "?");
+      say("unknown command {}{}\n", command, nearest.empty() ? ", /help lists them" : ": did you mean " + nearest + "?");
     }
     return true;
   }
 
-  bool answer(const std::string& question) {
+  void answer(const std::string& question) {
     AnswerView view(*session_, *tokenizer_, colour_);
     try {
       const GenerationResult result = session_->ask(
@@ -121,43 +138,44 @@ class Chat {
           [] { return InterruptGuard::interrupted(); });
       view.end();
       if (interactive_) print_stats(result);
-      if (result.finish == FinishReason::kContext) fmt::print(stderr, "(the context is full: /reset starts over)\n");
-    } catch (const Error& error) {
-      if (!interactive_) throw;
-      view.end();
-      fmt::print(stderr, "tetrad: error: {}\n", error.what());
+      if (result.finish == FinishReason::kContext) say("(the context is full: /reset starts over)\n");
+    } catch (const Error&) {
+      if (interactive_) view.end();
+      throw;
     }
-    return true;
   }
 
   ChatSession* session_;
   const Tokenizer* tokenizer_;
   LineReader reader_;
-  bool interactive_, colour_;
+  bool interactive_, colour_, refused_ = false;
 };
 
-void chat(const ChatOptions& options) {
+int chat(const ChatOptions& options) {
+  constexpr int kExitBadInput = 2;
+  check_utf8(options.system, "--system");
   const ModelFiles files = load_model_files(options.model);
   GenerationRequest request = make_request(options.sampling, files.generation, files.config.vocab_size);
   request.max_length = choose_max_length(options.model, files.config, 0);
+  const Tokenizer tokenizer = load_tokenizer(options.model.directory);
   const ChatTemplate chat_template = ChatTemplate::load(options.model.directory);
   const std::unique_ptr<Backend> backend =
       load_backend(options.model, files.config, {.max_length = request.max_length, .num_slots = kChatSlots});
   StatePool pool(*backend);
-  ChatSession session(pool, files.tokenizer, chat_template, request, options.chat_template);
+  ChatSession session(pool, tokenizer, chat_template, request, options.chat_template);
   session.set_system(options.system);
-  Chat(session, files.tokenizer).loop();
+  return Chat(session, tokenizer).loop() ? 0 : kExitBadInput;
 }
 
 }  // namespace
 
-void add_chat(CLI::App& app, int&) {
+void add_chat(CLI::App& app, int& exit_code) {
   const auto options = std::make_shared<ChatOptions>();
   add_model_options(app, options->model);
   app.add_option("--system", options->system, "System message")->type_name("TEXT");
   add_template_options(app, options->chat_template);
   add_sampling_options(app, options->sampling);
-  app.callback([options] { chat(*options); });
+  app.callback([options, &exit_code] { exit_code = chat(*options); });
 }
 
 }  // namespace tetrad::cli

@@ -2,7 +2,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 #include <optional>
 #include <span>
@@ -11,6 +10,8 @@
 #include "cli/commands.h"
 #include "cli/model_loading.h"
 #include "cli/options.h"
+#include "cli/terminal.h"
+#include "cli/value_checks.h"
 #include "engine/stepper.h"
 #include "io/safetensors_writer.h"
 
@@ -44,10 +45,10 @@ void feed(Stepper& stepper, SequenceState& state, std::span<const int> ids, int 
 }
 
 void write_logits(const LogitsOptions& options) {
-  if (options.out.empty()) fail<InputError>("--out FILE.safetensors is needed");
+  if (options.out.empty() || options.out == "-") fail<InputError>("--out must name a file, got '{}'", options.out);
   const ModelFiles files = load_model_files(options.model);
-  const std::vector<int> ids = read_token_ids(options.ids);
-  const std::vector<int> decode_ids = options.decode_ids ? read_token_ids(*options.decode_ids) : std::vector<int>{};
+  const std::vector<int> ids = read_token_ids(options.ids, "--ids");
+  const std::vector<int> decode_ids = options.decode_ids ? read_token_ids(*options.decode_ids, "--decode-ids") : std::vector<int>{};
   check_ids(ids, "--ids", files.config.vocab_size);
   check_ids(decode_ids, "--decode-ids", files.config.vocab_size);
   const std::size_t total = ids.size() + decode_ids.size();
@@ -66,8 +67,8 @@ void write_logits(const LogitsOptions& options) {
   feed(stepper, state, ids, chunk, writer);
   feed(stepper, state, decode_ids, 1, writer);
   writer.finish();
-  fmt::print(stderr, "{}: logits [{}, {}]{}\n", options.out, ids.size(), vocab_size,
-             decode_ids.empty() ? "" : fmt::format(", decode_logits [{}, {}]", decode_ids.size(), vocab_size));
+  say("{}: logits [{}, {}]{}\n", options.out, ids.size(), vocab_size,
+      decode_ids.empty() ? "" : fmt::format(", decode_logits [{}, {}]", decode_ids.size(), vocab_size));
 }
 
 }  // namespace
@@ -77,9 +78,7 @@ void add_logits(CLI::App& app, int&) {
   add_model_options(app, options->model);
   app.add_option("--ids", options->ids, "Token ids: 1,2,3 or a file; - reads standard input")->type_name("LIST_OR_FILE")->required();
   app.add_option("--decode-ids", options->decode_ids, "Ids that follow, fed one a step")->type_name("LIST_OR_FILE");
-  app.add_option("--chunk", options->chunk, "Rows of a step at most; 0: as many as it takes")
-      ->type_name("N")
-      ->check(CLI::NonNegativeNumber);
+  app.add_option("--chunk", options->chunk, "Rows of a step at most; 0: as many as it takes")->type_name("N")->check(whole_number(0));
   app.add_option("-o,--out", options->out, "Where logits [T,V] and decode_logits [k,V], float32, are written")
       ->type_name("FILE")
       ->required();

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "cli/devices.h"
 #include "cli/progress.h"
-#include "cpu/cpu_backend.h"
 #include "io/checkpoint.h"
 #include "model/load_weights.h"
 
@@ -16,26 +16,35 @@ namespace tetrad::cli {
 namespace {
 
 constexpr int kAutoMaxLength = 32768;
-
-void check_device(const std::string& device) {
-  if (device == "auto" || device == "cpu") return;
-  if (device.starts_with("cuda")) fail<InputError>("--device {}: this build has no CUDA backend, use --device cpu", device);
-  fail<InputError>("--device must be auto, cpu or cuda:N, got '{}'", device);
-}
+constexpr std::string_view kWanted = "a checkpoint directory with config.json, tokenizer.json and *.safetensors is needed";
 
 }  // namespace
 
+void check_directory(const std::string& directory) {
+  std::error_code code;
+  const std::filesystem::file_status status = std::filesystem::status(directory, code);
+  if (status.type() == std::filesystem::file_type::not_found) fail<LoadError>("{}: no such directory; {}", directory, kWanted);
+  if (code) fail<LoadError>("{}: cannot be opened: {}", directory, code.message());
+  if (!std::filesystem::is_directory(status)) fail<LoadError>("{}: is a file; {}", directory, kWanted);
+}
+
+void check_model_directory(const std::string& directory) {
+  check_directory(directory);
+  std::error_code code;
+  if (!std::filesystem::exists(std::filesystem::path(directory) / "config.json", code))
+    fail<LoadError>("{}: holds no config.json; {}", directory, kWanted);
+}
+
 ModelFiles load_model_files(const ModelOptions& options) {
   check_device(options.device);
+  check_model_directory(options.directory);
   const std::filesystem::path directory = options.directory;
-  std::error_code code;
-  if (!std::filesystem::is_directory(directory, code))
-    fail<LoadError>("{}: no such directory; -m takes a checkpoint directory with config.json, tokenizer.json and *.safetensors",
-                    options.directory);
   Config config = load_config(directory / "config.json");
   GenerationConfig generation = load_generation_config(directory, config.vocab_size);
-  return {std::move(config), std::move(generation), Tokenizer::load(directory / "tokenizer.json")};
+  return {std::move(config), std::move(generation)};
 }
+
+Tokenizer load_tokenizer(const std::string& directory) { return Tokenizer::load(std::filesystem::path(directory) / "tokenizer.json"); }
 
 int choose_max_length(const ModelOptions& options, const Config& config, int tokens_needed) {
   if (options.max_model_len == "auto") return std::min(config.max_positions, std::max(kAutoMaxLength, tokens_needed));
@@ -60,7 +69,7 @@ std::unique_ptr<Backend> make_backend(const ModelOptions& options, const Config&
   backend_options.max_tokens = size.max_length;
   backend_options.num_threads = options.threads;
   Progress preparing("preparing layers");
-  auto backend = cpu::make_backend(config, weights, backend_options, [&](int done, int total) {
+  auto backend = make_backend_on(options.device, config, weights, backend_options, [&](int done, int total) {
     preparing.update(static_cast<std::uint64_t>(done), static_cast<std::uint64_t>(total));
   });
   preparing.finish();

@@ -15,11 +15,15 @@ namespace tetrad::cli {
 struct ModelFiles {
   Config config;
   GenerationConfig generation;
-  Tokenizer tokenizer;
 };
 
-// config.json, generation_config.json, tokenizer.json. Checks the options too: an unknown or unsupported device is refused here.
+// Throw LoadError unless it is a directory, and one with a config.json.
+void check_directory(const std::string& directory);
+void check_model_directory(const std::string& directory);
+
+// config.json and generation_config.json. Checks the options too: an unknown or unsupported device is refused here.
 ModelFiles load_model_files(const ModelOptions& options);
+Tokenizer load_tokenizer(const std::string& directory);
 
 // The context to plan for. `auto` takes the model's own, at most 32,768 tokens unless the request needs more.
 int choose_max_length(const ModelOptions& options, const Config& config, int tokens_needed);

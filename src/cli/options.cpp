@@ -10,12 +10,11 @@
 
 #include "base/error.h"
 #include "cli/text_input.h"
+#include "cli/value_checks.h"
 #include "engine/stop_strings.h"
 
 namespace tetrad::cli {
 namespace {
-
-constexpr int kMaxThreads = 1024;
 
 std::pair<int, double> parse_bias(const std::string& text) {
   const std::size_t colon = text.find_first_of(":=");
@@ -33,14 +32,22 @@ std::pair<int, double> parse_bias(const std::string& text) {
 
 }  // namespace
 
-void add_model_options(CLI::App& app, ModelOptions& options) {
-  options.directory = TETRAD_DEFAULT_MODEL;
-  app.add_option("-m,--model,--model-path", options.directory, "Checkpoint directory")->type_name("DIR")->capture_default_str();
-  app.add_option("--device", options.device, "auto or cpu")->type_name("NAME")->capture_default_str();
+CLI::Option* add_directory_option(CLI::App& app, std::string& directory) {
+  directory = TETRAD_DEFAULT_MODEL;
+  return app.add_option("-m,--model,--model-path", directory, "Checkpoint directory")->type_name("DIR")->capture_default_str();
+}
+
+void add_device_options(CLI::App& app, ModelOptions& options) {
+  app.add_option("--device", options.device, "auto, cpu or cuda:N")->type_name("NAME")->capture_default_str();
   app.add_option("-t,--threads", options.threads, "Threads; 0: all")
       ->type_name("N")
       ->check(CLI::Range(0, kMaxThreads))
       ->capture_default_str();
+}
+
+void add_model_options(CLI::App& app, ModelOptions& options) {
+  add_directory_option(app, options.directory);
+  add_device_options(app, options);
   app.add_option("-c,--max-model-len,--context-length,--ctx-size,--max-context", options.max_model_len,
                  "Context in tokens, prompt and answer together: a number, 32k, or auto")
       ->type_name("N")
@@ -50,14 +57,15 @@ void add_model_options(CLI::App& app, ModelOptions& options) {
 void add_sampling_options(CLI::App& app, SamplingOptions& options) {
   app.add_option("-n,--max-tokens,--max-new-tokens,--n-predict", options.max_tokens,
                  "Tokens to generate at most; default: until the context is full")
-      ->type_name("N");
-  app.add_option("--temp,--temperature", options.temperature, "0: greedy")->type_name("T");
-  app.add_option("--top-k", options.top_k, "Keep the K best; 0 or -1: all")->type_name("K");
-  app.add_option("--top-p", options.top_p, "Keep the best that together reach this probability")->type_name("P");
-  app.add_option("--min-p", options.min_p, "Keep what has this share of the best one's probability")->type_name("P");
-  app.add_option("--repetition-penalty,--repeat-penalty", options.repetition_penalty, "1: off")->type_name("X");
-  app.add_option("--presence-penalty", options.presence_penalty, "0: off")->type_name("X");
-  app.add_option("--frequency-penalty", options.frequency_penalty, "0: off")->type_name("X");
+      ->type_name("N")
+      ->check(some_number());
+  app.add_option("--temp,--temperature", options.temperature, "0: greedy")->type_name("T")->check(some_number());
+  app.add_option("--top-k", options.top_k, "Keep the K best; 0 or -1: all")->type_name("K")->check(some_number());
+  app.add_option("--top-p", options.top_p, "Keep the best that together reach this probability")->type_name("P")->check(some_number());
+  app.add_option("--min-p", options.min_p, "Keep what has this share of the best one's probability")->type_name("P")->check(some_number());
+  app.add_option("--repetition-penalty,--repeat-penalty", options.repetition_penalty, "1: off")->type_name("X")->check(some_number());
+  app.add_option("--presence-penalty", options.presence_penalty, "0: off")->type_name("X")->check(some_number());
+  app.add_option("--frequency-penalty", options.frequency_penalty, "0: off")->type_name("X")->check(some_number());
   app.add_option("--logit-bias", options.logit_bias, "Added to the logit of a token; may be repeated")
       ->type_name("ID:BIAS")
       ->expected(1)
@@ -74,6 +82,8 @@ GenerationRequest make_request(const SamplingOptions& options, const GenerationC
   request.stop_ids = defaults.stop_ids;
   SamplingParams& sampling = request.sampling;
   if (options.temperature) sampling.temperature = *options.temperature;
+  if (options.greedy && options.temperature && *options.temperature != 0)
+    fail<InputError>("--greedy is --temp 0 and goes without --temp {}", *options.temperature);
   if (options.greedy) sampling.temperature = 0;
   if (options.top_k) sampling.top_k = *options.top_k;
   if (options.top_p) sampling.top_p = *options.top_p;
@@ -127,26 +137,43 @@ int parse_token_count(const std::string& text, const char* flag) {
 std::vector<int> parse_token_ids(const std::string& text, const std::string& where) {
   constexpr std::string_view kSeparators = " \t\r\n,[]";
   std::vector<int> ids;
-  for (std::size_t begin = 0; (begin = text.find_first_not_of(kSeparators, begin)) != std::string::npos;) {
+  bool owes_id = false;  // a comma was read, and no id after it
+  for (std::size_t begin = 0; begin < text.size();) {
+    if (text[begin] == ',') {
+      if (owes_id || ids.empty()) fail<InputError>("{}: token {} is missing: a comma with no id before it", where, ids.size());
+      owes_id = true;
+    }
+    if (kSeparators.find(text[begin]) != std::string_view::npos) {
+      ++begin;
+      continue;
+    }
     const std::size_t end = std::min(text.find_first_of(kSeparators, begin), text.size());
     int id = 0;
     const auto [stop, error] = std::from_chars(text.data() + begin, text.data() + end, id);
     if (error != std::errc() || stop != text.data() + end || id < 0) {
       constexpr std::size_t kShown = 40;
-      fail<InputError>("{}: token {} must be a whole number of at least 0, got '{}'", where, ids.size(),
+      fail<InputError>("{}: token {} must be a whole number from 0 to {}, got '{}'", where, ids.size(), std::numeric_limits<int>::max(),
                        text.substr(begin, std::min(end - begin, kShown)));
     }
     ids.push_back(id);
+    owes_id = false;
     begin = end;
   }
   if (ids.empty()) fail<InputError>("{}: no token ids in it", where);
+  if (owes_id) fail<InputError>("{}: token {} is missing: a comma with no id after it", where, ids.size());
   return ids;
 }
 
-std::vector<int> read_token_ids(const std::string& list_or_file) {
+std::vector<int> read_token_ids(const std::string& list_or_file, const char* flag) {
+  if (list_or_file == "-") return parse_token_ids(read_text("-"), fmt::format("{}: standard input", flag));
   std::error_code code;
-  if (list_or_file == "-" || std::filesystem::exists(list_or_file, code)) return parse_token_ids(read_text(list_or_file), list_or_file);
-  return parse_token_ids(list_or_file, "--ids");
+  if (std::filesystem::exists(list_or_file, code)) return parse_token_ids(read_text(list_or_file), list_or_file);
+  // A list starts with a number; the name of a file rarely is one as a whole.
+  const std::string first = list_or_file.substr(0, list_or_file.find_first_of(" ,"));
+  constexpr std::string_view kOfNames = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_/";
+  if (first.find_first_of(kOfNames) != std::string::npos)
+    fail<InputError>("{} {}: no such file, and no list of ids such as 1,2,3", flag, list_or_file);
+  return parse_token_ids(list_or_file, flag);
 }
 
 }  // namespace tetrad::cli

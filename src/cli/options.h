@@ -10,17 +10,20 @@
 
 namespace CLI {
 class App;
-}
+class Option;
+}  // namespace CLI
 
 namespace tetrad::cli {
 
 struct ModelOptions {
   std::string directory;        // the built-in checkpoint unless given
-  std::string device = "auto";  // auto, cpu
+  std::string device = "auto";  // auto, cpu, cuda:N
   int threads = 0;              // 0: all
   std::string max_model_len = "auto";
 };
-void add_model_options(CLI::App& app, ModelOptions& options);
+void add_model_options(CLI::App& app, ModelOptions& options);  // directory, device, threads and context
+CLI::Option* add_directory_option(CLI::App& app, std::string& directory);
+void add_device_options(CLI::App& app, ModelOptions& options);  // and threads
 
 struct SamplingOptions {  // absent: the checkpoint's own default
   bool greedy = false;
@@ -50,8 +53,9 @@ std::uint64_t parse_seed(const std::string& text);
 // "4096", "32k" (times 1024), "1m"; throws InputError naming the flag.
 int parse_token_count(const std::string& text, const char* flag);
 
-// "1 2 3", "1,2,3" or "[1, 2, 3]", or the name of a file that holds the like. Throws InputError naming index and value.
-std::vector<int> read_token_ids(const std::string& list_or_file);
+// "1 2 3", "1,2,3" or "[1, 2, 3]", or the name of a file that holds the like; "-" is standard input. Throws InputError naming index and
+// value.
+std::vector<int> read_token_ids(const std::string& list_or_file, const char* flag);
 std::vector<int> parse_token_ids(const std::string& text, const std::string& where);
 
 }  // namespace tetrad::cli

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "cli/value_checks.h"
 #include "io/json_file.h"
 
 namespace tetrad::cli {
@@ -26,10 +27,12 @@ SyntheticSize bench_size() {
   return size;
 }
 
-nlohmann::json base_config(const std::string& like) {
+nlohmann::json base_config(const SyntheticOptions& options) {
+  const std::string& like = options.like;
   if (like == kPublished || like == kBench) return parse_json(published_config_text(), "the published config");
   if (like == "tetrad-tiny") return read_json_file(fs::path(TETRAD_DEFAULT_MODEL) / "config.json");
-  if (!fs::exists(like)) fail<InputError>("--like: expected {}, {}, tetrad-tiny or a config.json, got \"{}\"", kPublished, kBench, like);
+  if (!fs::exists(like))
+    fail<InputError>("{}: expected {}, {}, tetrad-tiny or a config.json, got \"{}\"", options.name_flag, kPublished, kBench, like);
   return read_json_file(fs::is_directory(like) ? fs::path(like) / "config.json" : fs::path(like));
 }
 
@@ -58,36 +61,42 @@ bool wants_fp8(const std::vector<std::string>& weights) {
 }
 
 template <class T>
-void add_size(CLI::App& command, const std::string& flag, std::optional<T>& slot, const std::string& text) {
-  command
+CLI::Option* add_size(CLI::App& command, const std::string& flag, std::optional<T>& slot, const std::string& text) {
+  return command
       .add_option_function<T>(
           flag, [&slot](const T& value) { slot = value; }, text)
-      ->check(CLI::PositiveNumber);
+      ->check(whole_number(1));
 }
 
 }  // namespace
 
-void add_synthetic_options(CLI::App& app, SyntheticOptions& options, const char* name_flag) {
+std::vector<CLI::Option*> add_synthetic_options(CLI::App& app, SyntheticOptions& options, const char* name_flag) {
+  options.name_flag = name_flag;
   app.add_option(name_flag, options.like, "qwen3.8-flash-next, bench-1b (8 of its layers, 3 GB), tetrad-tiny, or a config.json")
       ->capture_default_str();
-  app.add_option("--weights", options.weights, "bf16, or fp8 for experts and n-gram table in FP8 and the rest in BF16")->delimiter(',');
-  app.add_option("--seed", options.seed, "The same seed gives the same bytes")->capture_default_str();
-  app.add_option("--scale", options.size.scale, "Multiplies widths, heads, experts, vocabulary and table")->capture_default_str();
-  add_size(app, "--layers", options.size.layers, "Number of layers; their kinds repeat the pattern");
-  add_size(app, "--experts", options.size.experts, "Number of routed experts");
-  add_size(app, "--experts-per-token", options.size.experts_per_token, "Routed experts of one token");
-  add_size(app, "--hidden", options.size.hidden_size, "Hidden size, and the n-gram embedding's");
-  add_size(app, "--moe-width", options.size.moe_width, "Intermediate size of routed and shared experts");
-  add_size(app, "--vocab", options.size.vocab_size, "Vocabulary size");
-  add_size(app, "--ngram-base", options.size.ngram_vocab_base, "Least rows of an n-gram head (16 heads of this size make the table)");
-  app.add_flag("--mtp", options.mtp, "Keep the draft head");
-  app.add_flag("--vision", options.vision, "Keep the vision tower");
+  SyntheticSize& size = options.size;
+  return {
+      app.add_option("--weights", options.weights, "bf16, or fp8 for experts and n-gram table in FP8 and the rest in BF16")->delimiter(','),
+      app.add_option("--seed", options.seed, "The same seed gives the same bytes")->capture_default_str()->check(whole_number(0)),
+      app.add_option("--scale", size.scale, "Multiplies widths, heads, experts, vocabulary and table")
+          ->capture_default_str()
+          ->check(some_number()),
+      add_size(app, "--layers", size.layers, "Number of layers; their kinds repeat the pattern"),
+      add_size(app, "--experts", size.experts, "Number of routed experts"),
+      add_size(app, "--experts-per-token", size.experts_per_token, "Routed experts of one token"),
+      add_size(app, "--hidden", size.hidden_size, "Hidden size, and the n-gram embedding's"),
+      add_size(app, "--moe-width", size.moe_width, "Intermediate size of routed and shared experts"),
+      add_size(app, "--vocab", size.vocab_size, "Vocabulary size"),
+      add_size(app, "--ngram-base", size.ngram_vocab_base, "Least rows of an n-gram head (16 heads of this size make the table)"),
+      app.add_flag("--mtp", options.mtp, "Keep the draft head"),
+      app.add_flag("--vision", options.vision, "Keep the vision tower"),
+  };
 }
 
 nlohmann::json synthetic_json(const SyntheticOptions& options) {
   const bool fp8 = wants_fp8(options.weights);
   const SyntheticSize size = merged(options.size, options.like == kBench ? bench_size() : SyntheticSize{});
-  return synthetic_config(base_config(options.like), size, fp8, options.mtp, options.vision);
+  return synthetic_config(base_config(options), size, fp8, options.mtp, options.vision);
 }
 
 }  // namespace tetrad::cli

@@ -9,7 +9,8 @@
 
 namespace CLI {
 class App;
-}
+class Option;
+}  // namespace CLI
 
 namespace tetrad::cli {
 
@@ -19,10 +20,11 @@ struct SyntheticOptions {
   std::uint64_t seed = 1;
   bool mtp = false, vision = false;
   SyntheticSize size;
+  std::string name_flag = "--like";  // what the option for `like` is called, for messages
 };
 
-// `name_flag` is what the option for `like` is called.
-void add_synthetic_options(CLI::App& app, SyntheticOptions& options, const char* name_flag);
+// Returns the options beside `name_flag`, which say something about the model it names.
+std::vector<CLI::Option*> add_synthetic_options(CLI::App& app, SyntheticOptions& options, const char* name_flag);
 
 // The config.json of the model. Throws InputError for an unknown name or weight type.
 nlohmann::json synthetic_json(const SyntheticOptions& options);

@@ -1,5 +1,6 @@
 #include "cli/text_input.h"
 
+#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -7,13 +8,28 @@
 
 #include "base/error.h"
 #include "text/chat_template.h"
+#include "text/json_bounded.h"
+#include "text/unicode.h"
 
 namespace tetrad::cli {
 namespace {
 
-constexpr int kMaxDepth = 64;
-
 using nlohmann::ordered_json;
+
+// A template may well have words for pictures, but the model is given text alone: it would answer as if it had seen them.
+void refuse_other_than_text(const ordered_json& messages) {
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    const auto content = messages[i].find("content");
+    if (content == messages[i].end() || !content->is_array()) continue;
+    for (std::size_t j = 0; j < content->size(); ++j) {
+      const ordered_json& part = (*content)[j];
+      const std::string type = part.value("type", "text");
+      if (type != "text" || !part.contains("text"))
+        fail<InputError>("messages[{}].content[{}]: only parts of type text with a text are read, got {}", i, j,
+                         part.dump(-1, ' ', true).substr(0, 60));
+    }
+  }
+}
 
 }  // namespace
 
@@ -38,20 +54,13 @@ std::string read_text(const std::string& file) {
   return text;
 }
 
+void check_utf8(std::string_view bytes, std::string_view where) {
+  const std::size_t invalid = text::find_invalid_utf8(bytes);
+  if (invalid != std::string_view::npos) fail<InputError>("{}: not UTF-8 at byte {}", where, invalid);
+}
+
 ordered_json read_conversation(const std::string& file) {
-  const std::string text = read_text(file);
-  bool too_deep = false;
-  const auto watch_depth = [&](int depth, ordered_json::parse_event_t, ordered_json&) {
-    too_deep = too_deep || depth > kMaxDepth;
-    return !too_deep;
-  };
-  ordered_json parsed;
-  try {
-    parsed = ordered_json::parse(text, watch_depth);
-  } catch (const ordered_json::exception& error) {
-    fail<InputError>("{}: not valid JSON: {}", file, error.what());
-  }
-  if (too_deep) fail<InputError>("{}: nested deeper than {} levels", file, kMaxDepth);
+  ordered_json parsed = parse_json_bounded(read_text(file), file == "-" ? "standard input" : file);
   if (parsed.is_array()) return ordered_json{{"messages", std::move(parsed)}};
   return parsed;
 }
@@ -65,7 +74,9 @@ ordered_json make_conversation(const std::string& system, const std::string& pro
 
 ordered_json template_variables(const ordered_json& conversation, const TemplateOptions& options) {
   ordered_json variables = conversation_variables(conversation);
+  refuse_other_than_text(variables.at("messages"));
   if (!variables.contains("add_generation_prompt")) variables["add_generation_prompt"] = true;
+  check_utf8(options.effort, "--effort");
   if (options.no_think) variables["enable_thinking"] = false;
   if (!options.effort.empty()) variables["reasoning_effort"] = options.effort;
   return variables;

@@ -1,11 +1,6 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <charconv>
-#include <cstdio>
-#include <iostream>
-#include <iterator>
-#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -13,13 +8,17 @@
 
 #include "base/error.h"
 #include "cli/commands.h"
+#include "cli/model_loading.h"
+#include "cli/options.h"
+#include "cli/terminal.h"
+#include "cli/text_input.h"
 #include "text/tokenizer.h"
 
 namespace tetrad::cli {
 namespace {
 
 struct TokenizeOptions {
-  std::string model = TETRAD_DEFAULT_MODEL;
+  std::string model;
   std::string text;
   bool has_text = false;
   bool decode = false;
@@ -28,31 +27,6 @@ struct TokenizeOptions {
   bool skip_special = false;
 };
 
-std::string read_stdin() {
-  std::string text{std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
-  if (std::cin.bad()) fail<InputError>("standard input cannot be read");
-  return text;
-}
-
-// Ids separated by white space or commas, with or without the brackets of a JSON list.
-std::vector<int> parse_ids(std::string_view text) {
-  constexpr std::string_view kSeparators = " \t\r\n,[]";
-  std::vector<int> ids;
-  for (std::size_t begin = text.find_first_not_of(kSeparators); begin != std::string_view::npos;) {
-    const std::size_t end = std::min(text.find_first_of(kSeparators, begin), text.size());
-    const std::string_view word = text.substr(begin, end - begin);
-    int id = 0;
-    const auto [rest, error] = std::from_chars(word.data(), word.data() + word.size(), id);
-    if (error != std::errc() || rest != word.data() + word.size()) {
-      fail<InputError>("--decode: id {} is \"{}\"; expected an integer from 0 to {}", ids.size(), word.substr(0, 40),
-                       std::numeric_limits<int>::max());
-    }
-    ids.push_back(id);
-    begin = text.find_first_not_of(kSeparators, end);
-  }
-  return ids;
-}
-
 nlohmann::ordered_json describe(const Tokenizer& tokenizer, const std::vector<int>& ids) {
   nlohmann::ordered_json tokens = nlohmann::ordered_json::array();
   for (const int id : ids) tokens.push_back(tokenizer.decode(std::vector<int>{id}));
@@ -60,11 +34,16 @@ nlohmann::ordered_json describe(const Tokenizer& tokenizer, const std::vector<in
 }
 
 void tokenize(const TokenizeOptions& options) {
-  const Tokenizer tokenizer = Tokenizer::load(std::filesystem::path(options.model) / "tokenizer.json");
-  const std::string input = options.has_text ? options.text : read_stdin();
+  if (options.skip_special && !options.decode)
+    fail<InputError>("--skip-special goes with --decode: it leaves special tokens out of the text");
+  if (options.no_added && options.decode) fail<InputError>("--no-added goes without --decode: it changes how text becomes ids");
+  check_directory(options.model);
+  const Tokenizer tokenizer = load_tokenizer(options.model);
+  const std::string input = options.has_text ? options.text : read_text("-");
   std::string output;
   if (options.decode) {
-    const std::string text = tokenizer.decode(parse_ids(input), options.skip_special);
+    const bool blank = input.find_first_not_of(" \t\r\n") == std::string::npos;
+    const std::string text = tokenizer.decode(blank ? std::vector<int>{} : parse_token_ids(input, "--decode"), options.skip_special);
     output = options.json ? nlohmann::json{{"text", text}}.dump() : text;
   } else {
     const std::vector<int> ids = tokenizer.encode(input, !options.no_added);
@@ -72,16 +51,14 @@ void tokenize(const TokenizeOptions& options) {
   }
   // Decoded text is written as it is, so that its bytes can be compared; everything else is one line.
   if (!options.decode || options.json) output += '\n';
-  if (std::fwrite(output.data(), 1, output.size(), stdout) != output.size() || std::fflush(stdout) != 0) {
-    fail<Error>("standard output cannot be written");
-  }
+  write_out(output);
 }
 
 }  // namespace
 
 void add_tokenize(CLI::App& app, int& exit_code) {
   const auto options = std::make_shared<TokenizeOptions>();
-  app.add_option("-m,--model", options->model, "Checkpoint directory (its tokenizer.json is read)")->capture_default_str();
+  add_directory_option(app, options->model)->description("Checkpoint directory (its tokenizer.json is read)");
   auto* text = app.add_option("text", options->text, "The text, or the ids with --decode; standard input when absent");
   app.add_flag("--decode", options->decode, "Ids, separated by spaces or commas, to text");
   app.add_flag("--json", options->json, "Write JSON: {\"ids\", \"tokens\"}, or {\"text\"} with --decode");

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/model_loading.h"
+#include "cli/value_checks.h"
 #include "engine/verify.h"
 #include "engine/verify_text.h"
 
@@ -42,6 +43,7 @@ bool print_answers(const std::vector<TextCheck>& checks) {
 bool verify(ModelOptions options, const std::string& directory) {
   namespace fs = std::filesystem;
   options.directory = directory;
+  check_model_directory(directory);
   const fs::path root = directory;
   const bool numbers = fs::exists(root / "golden.safetensors"), answers = fs::exists(root / "golden-generate.json");
   const bool tokens = fs::exists(root / "golden-tokenizer.json"), prompts = fs::exists(root / "golden-template.json");
@@ -77,7 +79,7 @@ void add_verify(CLI::App& app, int& exit_code) {
   const auto options = std::make_shared<Options>();
   app.add_option("directory", options->directory, "Checkpoint with goldens beside it")->required();
   app.add_option("--device", options->model.device, "auto, cpu or cuda:N")->capture_default_str();
-  app.add_option("--threads", options->model.threads, "Worker threads; 0: all")->check(CLI::NonNegativeNumber);
+  app.add_option("--threads", options->model.threads, "Worker threads; 0: all")->check(CLI::Range(0, kMaxThreads));
   app.callback([options, &exit_code] {
     const bool passed = verify(options->model, options->directory);
     fmt::print("{}: {}\n", options->directory, passed ? "verified" : "NOT verified");

@@ -81,8 +81,8 @@ TEST(cli, the_prompt_has_exactly_one_source) {
   expect_refused({"run", "-p", "x", "--ids", "1"}, "exactly one of -p, --messages and --ids");
   expect_refused({"run", "--ids", "1", "--raw"}, "--raw goes with -p");
   expect_refused({"run", "--ids", "1", "--no-think"}, "for the chat template");
-  expect_refused({"run", "--ids", "1,x"}, "--ids: token 1 must be a whole number of at least 0, got 'x'");
-  expect_refused({"run", "--ids", "5,-1"}, "token 1 must be a whole number of at least 0, got '-1'");
+  expect_refused({"run", "--ids", "1,x"}, "--ids: token 1 must be a whole number from 0 to 2147483647, got 'x'");
+  expect_refused({"run", "--ids", "5,-1"}, "token 1 must be a whole number from 0 to 2147483647, got '-1'");
   expect_refused({"run", "--ids", "1,99999999999"}, "token 1 must be");
   expect_refused({"run", "--ids", ""}, "no token ids");
   expect_refused({"run", "--messages", "/nowhere.json"}, "/nowhere.json: cannot be read");
@@ -232,6 +232,8 @@ TEST(options, token_ids) {
   EXPECT_THROW(parse_token_ids("1.5", "x"), InputError);
   EXPECT_THROW(parse_token_ids("[]", "x"), InputError);
   EXPECT_THROW(parse_token_ids("2147483648", "x"), InputError);
+  for (const char* gap : {"1,,2", ",1", "1,", "1, ,2", "[1,]"}) EXPECT_THROW(parse_token_ids(gap, "x"), InputError) << gap;
+  EXPECT_EQ(parse_token_ids("[[1], [2]]", "x"), (std::vector<int>{1, 2}));
 }
 
 TEST(progress, bar) {
