@@ -192,7 +192,7 @@ TEST(lost_output, a_lost_stdout_is_a_failure) {
                                                   {"run", "--help"},
                                                   {"inspect", kTiny},
                                                   {"tokenize", "x"},
-                                                  {"bench", "kernels", "--json"}})
+                                                  {"verify", TETRAD_GOLDENS "/variant-ngram2"}})
     for (const char* lost : {">&-", ">/dev/full"}) {
       const Outcome outcome = tetrad(command, "", lost);
       EXPECT_EQ(outcome.exit_code, 1) << command[0] << lost;
