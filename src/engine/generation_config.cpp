@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/json_reason.h"
 
 namespace tetrad {
 namespace {
@@ -30,7 +31,7 @@ json parse_bounded(std::string_view text, std::string_view where) {
   try {
     parsed = json::parse(text, watch_depth);
   } catch (const json::exception& error) {
-    fail<LoadError>("{}: not valid JSON: {}", where, error.what());
+    fail<LoadError>("{}: not valid JSON: {}", where, json_reason(error));
   }
   if (too_deep) fail<LoadError>("{}: nested deeper than {} levels", where, kMaxDepth);
   if (!parsed.is_object()) fail<LoadError>("{}: expected an object, got {}", where, parsed.type_name());

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/json_reason.h"
 #include "io/mapped_file.h"
 
 namespace tetrad {
@@ -25,10 +26,7 @@ nlohmann::json parse_json(std::string_view text, std::string_view where) {
   try {
     return nlohmann::json::parse(text.begin(), text.end(), check);
   } catch (const nlohmann::json::exception& e) {
-    // The library puts its name for the error in brackets before the text.
-    const std::string_view message = e.what();
-    const std::size_t bracket = message.find("] ");
-    fail<LoadError>("{}: not valid JSON: {}", where, bracket == std::string_view::npos ? message : message.substr(bracket + 2));
+    fail<LoadError>("{}: not valid JSON: {}", where, json_reason(e));
   }
 }
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/json_reason.h"
 
 namespace tetrad {
 namespace {
@@ -34,7 +35,7 @@ class HeaderReader {
   bool end_array();
   bool key(std::string& name);
   bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception& e) {
-    fail<LoadError>("{}: the header is not valid JSON at byte {}: {}", where_, position, e.what());
+    fail<LoadError>("{}: the header is not valid JSON at byte {}: {}", where_, position, json_reason(e));
   }
 
  private:

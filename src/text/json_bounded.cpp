@@ -4,6 +4,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/json_reason.h"
+
 namespace tetrad {
 
 namespace {
@@ -39,10 +41,7 @@ class Builder {
   }
 
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception& error) {
-    const std::string_view message = error.what();
-    const std::size_t detail = message.find("] ");
-    fail<InputError>("{}: not valid JSON at byte {}: {}", where_, position,
-                     detail == std::string_view::npos ? message : message.substr(detail + 2));
+    fail<InputError>("{}: not valid JSON at byte {}: {}", where_, position, json_reason(error));
   }
 
   Json take() { return std::move(root_); }

@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "base/error.h"
+#include "base/json_reason.h"
 #include "text/byte_level.h"
 #include "text/unicode.h"
 
@@ -50,7 +51,7 @@ json parse_json(std::string_view text, std::string_view where) {
   try {
     return json::parse(text.begin(), text.end(), watch);
   } catch (const json::exception& error) {
-    fail<LoadError>("{}: not valid JSON: {}", where, error.what());
+    fail<LoadError>("{}: not valid JSON: {}", where, json_reason(error));
   }
 }
 

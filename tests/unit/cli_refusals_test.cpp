@@ -94,6 +94,14 @@ TEST(refusals, json_is_explained_without_the_names_of_a_library) {
   write_bytes(folder / "config.json", "{\"a\": }");
   expect_refused({"inspect", "--expect", folder / "config.json"}, "config.json: not valid JSON");
   expect_refused({"run", "-p", "x", "-m", folder.path()}, "config.json: not valid JSON");
+  const TempDir copy;
+  copy_checkpoint(kTiny, copy.path());
+  for (const char* file : {"tokenizer.json", "generation_config.json"}) {
+    const std::string whole = read_bytes(copy / file);
+    write_bytes(copy / file, "{\"a\": }");
+    expect_refused({"run", "-p", "x", "-m", copy.path()}, fmt::format("{}: not valid JSON: parse error", file));
+    write_bytes(copy / file, whole);
+  }
 }
 
 TEST(refusals, conversations_are_read_alike_by_run_and_render) {
