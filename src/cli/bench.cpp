@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "cli/bench_step.h"
 #include "cli/commands.h"
 #include "cli/model_loading.h"
 #include "cli/synthetic_options.h"
@@ -240,6 +241,7 @@ void add_bench(CLI::App& app, int&) {
   add_model_benchmark_options(*prefill, *options);
   CLI::App* kernels = add_benchmark(app, "kernels", "Single kernels at shapes that matter", options, bench_kernels);
   kernels->add_option("-t,--threads", options->model.threads, "Threads; 0: all")->check(CLI::Range(0, kMaxThreads));
+  add_bench_step(app);
 }
 
 }  // namespace tetrad::cli

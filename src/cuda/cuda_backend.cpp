@@ -1,15 +1,21 @@
 #include "cuda/cuda_backend.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <map>
 
 #include "base/error.h"
 #include "cuda/forward.h"
 #include "cuda/kernels/gdn.h"
+#include "cuda/runtime/graph.h"
 #include "model/check_batch.h"
 
 namespace tetrad::cuda {
 namespace {
+
+constexpr int kReplayedRows = 64;
+constexpr std::size_t kMostGraphs = 256;  // some 1,000 launches each
 
 void check_geometry(const Config& c) {
   const auto multiple_of_8 = [](int value, std::string_view what) {
@@ -48,7 +54,9 @@ class CudaBackend final : public Backend {
         workspace_(config, max_rows_, longest_sequence(config, num_pages_)),
         host_rows_(rows_ints(), "description of a step"),
         device_rows_(rows_ints(), "description of a step"),
-        host_faults_(static_cast<std::size_t>(max_rows_), "faults of a step") {
+        host_faults_(static_cast<std::size_t>(max_rows_), "faults of a step"),
+        host_logits_(static_cast<std::size_t>(std::min(workspace_.logit_rows, kReplayedRows)) * static_cast<std::size_t>(config.vocab_size),
+                     "logits on their way to the host") {
     for (int s = 0; s < num_slots_; ++s) clear_slot(s);
     plan_.rows = {{"weights", "linears in fragments, norms", model_.memory.bytes()},
                   {"state", "slots (recurrent state)", slots_.bytes()},
@@ -76,10 +84,17 @@ class CudaBackend final : public Backend {
     int most_blocks = 0;
     for (const SequenceRows& s : batch.sequences)
       most_blocks = std::max(most_blocks, (s.start + s.num_rows) / std::max(config_.compress_ratio, 1));
-    const StepContext context{config_, batch, layout_, rows, logit_rows, most_blocks, workspace_, stream_};
-    forward(model_, context, logits);
-    stream_.copy(host_faults_.data(), workspace_.faults, batch.token_ids.size() * sizeof(int));
-    stream_.synchronize();
+    if (can_replay(batch)) {
+      most_blocks = replayed_blocks(most_blocks);
+      const std::span<float> staged(host_logits_.data(), logits.size());
+      const StepContext context{config_, batch, layout_, rows, logit_rows, most_blocks, workspace_, stream_};
+      replay({rows.T, static_cast<int>(batch.logit_rows.size()), most_blocks}, [&] { enqueue(context, staged); });
+      stream_.synchronize();
+      std::copy(staged.begin(), staged.end(), logits.begin());
+    } else {
+      enqueue({config_, batch, layout_, rows, logit_rows, most_blocks, workspace_, stream_}, logits);
+      stream_.synchronize();
+    }
     for (const SequenceRows& s : batch.sequences) {
       for (const StateSave& save : s.saves) lengths_[static_cast<std::size_t>(save.slot)] = s.start + save.row + 1;
       lengths_[static_cast<std::size_t>(s.slot)] = s.start + s.num_rows;
@@ -126,7 +141,43 @@ class CudaBackend final : public Backend {
     move(page(index), bytes.data(), bytes.size());
   }
 
+  void set_replays(bool on) { replays_ = on; }
+  void profile(Profiler* profiler) { stream_.set_profiler(profiler); }
+  Profiler& profiler() { return profiler_; }
+  const Stream& stream() const { return stream_; }
+
  private:
+  void enqueue(const StepContext& context, std::span<float> logits) {
+    forward(model_, context, logits);
+    stream_.copy(host_faults_.data(), workspace_.faults, static_cast<std::size_t>(context.T()) * sizeof(int));
+  }
+
+  // Decode steps, one row of each sequence, are recorded once for each number of rows and replayed: what varies they read from arrays
+  // at fixed addresses. A sink wants to look between launches, a profiler to time them.
+  bool can_replay(const StepBatch& batch) const {
+    const bool decode = std::all_of(batch.sequences.begin(), batch.sequences.end(), [](const SequenceRows& s) { return s.num_rows == 1; });
+    return replays_ && decode && batch.taps == nullptr && stream_.profiler() == nullptr &&
+           batch.token_ids.size() <= static_cast<std::size_t>(kReplayedRows) &&
+           batch.logit_rows.size() * static_cast<std::size_t>(config_.vocab_size) <= host_logits_.size();
+  }
+
+  // Scores are launched for as many blocks as the longest row sees; a recording is for the next power of two of them.
+  int replayed_blocks(int most_blocks) const {
+    int blocks = std::max(config_.block_topk(), 1);
+    while (blocks < most_blocks) blocks *= 2;
+    return most_blocks <= config_.block_topk() ? config_.block_topk() : blocks;
+  }
+
+  template <class Body>
+  void replay(const std::array<int, 3>& key, Body body) {
+    auto found = graphs_.find(key);
+    if (found == graphs_.end()) {
+      if (graphs_.size() >= kMostGraphs) graphs_.clear();
+      found = graphs_.emplace(key, Graph(stream_, body)).first;
+    }
+    found->second.launch(stream_);
+  }
+
   static void check_size(std::size_t given, std::size_t size) { TETRAD_CHECK(given == size, "{} bytes where {} are", given, size); }
 
   // The current device is a property of the calling thread.
@@ -225,6 +276,7 @@ class CudaBackend final : public Backend {
   StateLayout layout_;
   int num_slots_, num_pages_, max_rows_, max_pages_;
   std::vector<std::int64_t> lengths_;
+  Profiler profiler_;
   Stream stream_;
   DeviceModel model_;
   DeviceBuffer<std::byte> slots_, pages_;
@@ -232,10 +284,50 @@ class CudaBackend final : public Backend {
   PinnedBuffer<int> host_rows_;
   DeviceBuffer<int> device_rows_;
   PinnedBuffer<int> host_faults_;
+  PinnedBuffer<float> host_logits_;
+  std::map<std::array<int, 3>, Graph> graphs_;  // rows, rows of logits, blocks scored
+  bool replays_ = true;
   MemoryPlan plan_;
 };
 
+CudaBackend& cuda_backend(Backend& backend) {
+  auto* on_gpu = dynamic_cast<CudaBackend*>(&backend);
+  TETRAD_CHECK(on_gpu != nullptr, "backend {} is no CUDA backend", backend.name());
+  return *on_gpu;
+}
+
 }  // namespace
+
+void set_replays(Backend& backend, bool on) { cuda_backend(backend).set_replays(on); }
+
+void start_profile(Backend& backend) {
+  CudaBackend& on_gpu = cuda_backend(backend);
+  on_gpu.profile(&on_gpu.profiler());
+}
+
+std::vector<StemTime> end_profile(Backend& backend) {
+  CudaBackend& on_gpu = cuda_backend(backend);
+  on_gpu.profile(nullptr);
+  std::vector<StemTime> times;
+  for (const auto& [stem, sum] : on_gpu.profiler().take()) times.push_back({stem, sum.launches, sum.microseconds});
+  return times;
+}
+
+double measure_copy_gb_per_s(Backend& backend) {
+  constexpr std::size_t kBytes = std::size_t{1} << 30;
+  constexpr int kCopies = 4, kRounds = 5;
+  const Stream& stream = cuda_backend(backend).stream();
+  DeviceBuffer<std::byte> from(kBytes, "bandwidth measurement"), to(kBytes, "bandwidth measurement");
+  Profiler clock;
+  double best = 0;
+  for (int r = 0; r < kRounds; ++r) {
+    clock.begin("copy", stream.get());
+    for (int i = 0; i < kCopies; ++i) stream.copy(to.data(), from.data(), kBytes);
+    clock.end(stream.get());
+    best = std::max(best, 2e-3 * kCopies * kBytes / clock.take().at("copy").microseconds);
+  }
+  return best;
+}
 
 int device_count() {
   int count = 0;

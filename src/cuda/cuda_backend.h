@@ -2,6 +2,8 @@
 // The backend of one NVIDIA GPU.
 #include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "model/backend.h"
 #include "model/weights.h"
@@ -15,5 +17,21 @@ int device_count();
 // there, and when its memory does not suffice, naming what did not fit.
 std::unique_ptr<Backend> make_backend(const Config& config, const ModelWeights& weights, const BackendOptions& options, int device,
                                       const std::function<void(int layers_done, int layers)>& progress = {});
+
+// Decode steps replay recorded graphs; off, every launch is made anew, with the same results. For tests of that.
+void set_replays(Backend& backend, bool on);
+
+// How long the kernels of one stem took, all launches together.
+struct StemTime {
+  std::string stem;
+  int launches = 0;
+  double microseconds = 0;
+};
+// Between the two, steps of a CUDA backend are timed kernel by kernel, which makes them slower. Throws InternalError for another backend.
+void start_profile(Backend& backend);
+std::vector<StemTime> end_profile(Backend& backend);
+
+// Device-to-device copy of 4 GiB, best of a few: bytes read plus bytes written.
+double measure_copy_gb_per_s(Backend& backend);
 
 }  // namespace tetrad::cuda

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/bf16.h"
+#include "cuda/kernels/random_fill.h"
 #include "cuda/weight_packer.h"
 #include "model/ngram_hash.h"
 #include "model/rope_frequencies.h"
@@ -120,7 +121,12 @@ void fill_table(const NgramTable& table, bool fp8, std::byte* to) {
 void load_table(DeviceModel& model, DevicePle& ple, const Config& c, const NgramTable& table, const Stream& stream) {
   const std::size_t bytes = static_cast<std::size_t>(ple.table_rows) * c.ngram_row_dim() * (ple.fp8 ? 1 : 2);
   PinnedBuffer<std::byte> host(bytes, "n-gram table");
-  fill_table(table, ple.fp8, host.data());
+  if (table.shards.front().data != nullptr) {
+    fill_table(table, ple.fp8, host.data());
+  } else {
+    random_fill(host.data(), bytes / (ple.fp8 ? 1 : 2), ple.fp8 ? SourceType::kF8E4M3 : SourceType::kBF16, 1.0f, 1, stream);
+    stream.synchronize();
+  }
   if (bytes > kDeviceTableBytes) {
     ple.table = host.data();
     model.host_tables.push_back(std::move(host));

@@ -15,12 +15,18 @@ namespace {
 
 HcShape hc_shape(const Config& c) { return {c.hc_count, c.hidden_size, c.hc_lowrank, static_cast<float>(c.rms_norm_eps)}; }
 
-// streams -> x [T, D]; inject null for the final mixer.
-void hc_mix(const DeviceHc& w, const StepContext& step, bf16* inject) {
+// A step of few rows without a sink takes fewer launches to the same bits.
+bool few_rows(const StepContext& step) {
+  return step.T() <= kFewLinearRows && step.batch.taps == nullptr && step.config.hidden_size % kFragmentRows == 0;
+}
+
+// streams -> normed, with the injection of the sub-block before it where there was one.
+void hc_norm(const DeviceHc& w, const StepContext& step, bool inject) {
   const Config& c = step.config;
   Workspace& ws = step.ws;
-  const int T = step.T(), width = c.streams_size();
   const HcShape s = hc_shape(c);
+  const int T = step.T(), width = c.streams_size();
+  if (few_rows(step)) return hc_inject_norm(s, T, inject ? ws.inject : nullptr, ws.y, ws.streams, w.norm_scale, ws.normed, step.stream);
   norm_rows({.T = T,
              .groups = c.hc_count,
              .D = c.hidden_size,
@@ -32,10 +38,29 @@ void hc_mix(const DeviceHc& w, const StepContext& step, bf16* inject) {
              .out = ws.normed,
              .ldo = width},
             step.stream);
+}
+
+// normed -> x [T, D]; inject null for the final mixer.
+void hc_mix(const DeviceHc& w, const StepContext& step, bf16* inject) {
+  const Config& c = step.config;
+  Workspace& ws = step.ws;
+  const int T = step.T(), width = c.streams_size();
+  const HcShape s = hc_shape(c);
+  if (few_rows(step)) {
+    linear_sums(w.down_inject, {.T = T, .x = ws.normed, .ldx = width}, ws.low_sums, step.stream);
+    hc_activate_sums(s, T, ws.low_sums, linear_segments(w.down_inject), w.down_inject.row_fragments() * kFragmentRows, ws.low, ws.low_ld,
+                     inject, step.stream);
+    return hc_up_mean(s, w.up, T, ws.low, ws.low_ld, ws.normed, ws.x, step.stream);
+  }
   linear(w.down_inject, {.T = T, .x = ws.normed, .ldx = width, .y = ws.low_logits, .ldy = ws.low_ld}, step.stream);
   hc_activate(s, T, ws.low_logits, ws.low_ld, ws.low, ws.low_ld, inject, step.stream);
   linear(w.up, {.T = T, .x = ws.low, .ldx = ws.low_ld, .y = ws.stream_gate, .ldy = width}, step.stream);
   hc_mean(s, T, ws.stream_gate, ws.normed, ws.x, step.stream);
+}
+
+// y into the streams; for few rows the next hc_norm does it, unless something else touches the streams before.
+void inject_now(const StepContext& step) {
+  hc_inject(hc_shape(step.config), step.T(), step.ws.inject, step.ws.y, step.ws.streams, step.stream);
 }
 
 void gdn_layer(const DeviceGdn& w, int layer, const StepContext& step) {
@@ -156,7 +181,7 @@ void qsa_layer(const DeviceModel& model, const DeviceQsa& w, int layer, const St
     qsa_scores(s, ws.projected, g, step.most_blocks, step.rows, step.stream);
     qsa_select(s, g, step.rows, step.stream);
     tap_selection(s, g, step);
-    qsa_attend(s, ws.projected, g, ws.heads, step.rows, step.stream);
+    qsa_attend(s, ws.projected, g, ws.attention, ws.heads, step.rows, step.stream);
   }
   step.tap(layer, "qsa.gated", ws.heads, {{T, s.HQ * s.DH}});
   linear(w.out, {.T = T, .x = ws.heads, .ldx = s.HQ * s.DH, .y = ws.y, .ldy = c.hidden_size}, step.stream);
@@ -263,15 +288,20 @@ void forward(const DeviceModel& model, const StepContext& step, std::span<float>
   const Config& c = step.config;
   Workspace& ws = step.ws;
   const int T = step.T(), D = c.hidden_size;
-  const HcShape hc = hc_shape(c);
   step.stream.fill(ws.faults, 0, static_cast<std::size_t>(T) * sizeof(int));
   rope_angles(T, c.rope.rotary_dim / 2, step.rows.position, model.frequencies, model.rope_factor, ws.rope_cos, ws.rope_sin, step.stream);
   embed(model.embedding, D, c.hc_count, ws.streams, step.rows, step.stream);
+  bool pending = false;  // the last sub-block's y is not in the streams yet
   for (int layer = 0; layer < c.num_layers; ++layer) {
     const DeviceLayer& w = model.layers[static_cast<std::size_t>(layer)];
     step.tap(layer, "stream_in", ws.streams, {{T, c.streams_size()}});
-    if (w.ple) ple_layer(*w.ple, layer, step);
+    if (w.ple) {
+      if (pending) inject_now(step);
+      pending = false;
+      ple_layer(*w.ple, layer, step);
+    }
 
+    hc_norm(w.attn_hc, step, pending);
     hc_mix(w.attn_hc, step, ws.inject);
     step.tap(layer, "attn.mixed", ws.x, {{T, D}});
     step.tap(layer, "attn.inject", ws.inject, {{T, c.hc_count}});
@@ -280,19 +310,22 @@ void forward(const DeviceModel& model, const StepContext& step, std::span<float>
     else
       qsa_layer(model, *w.qsa, layer, step);
     step.tap(layer, "attn.out", ws.y, {{T, D}});
-    hc_inject(hc, T, ws.inject, ws.y, ws.streams, step.stream);
+    pending = few_rows(step);
+    if (!pending) inject_now(step);
 
+    hc_norm(w.mlp_hc, step, pending);
     hc_mix(w.mlp_hc, step, ws.inject);
     step.tap(layer, "mlp.mixed", ws.x, {{T, D}});
     step.tap(layer, "mlp.inject", ws.inject, {{T, c.hc_count}});
     moe_layer(w.moe, layer, step);
     step.tap(layer, "moe.out", ws.y, {{T, D}});
-    hc_inject(hc, T, ws.inject, ws.y, ws.streams, step.stream);
+    if (!pending) inject_now(step);
     step.tap(layer, "stream_out", ws.streams, {{T, c.streams_size()}});
   }
   if (!c.ple_layers.empty()) move_history(c.ngram_size, step.slot_offset(StateKind::kNgramHistory, -1), step.rows, step.stream);
   advance_lengths(step.slot_offset(StateKind::kPositions, -1), step.rows, step.stream);
 
+  hc_norm(model.mixer, step, pending);
   hc_mix(model.mixer, step, nullptr);
   step.tap(-1, "final.mixed", ws.x, {{T, D}});
   logits_of_rows(model, step, logits);

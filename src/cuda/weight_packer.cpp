@@ -1,9 +1,11 @@
 #include "cuda/weight_packer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "base/error.h"
+#include "cuda/kernels/random_fill.h"
 #include "model/weight_values.h"
 
 namespace tetrad::cuda {
@@ -81,8 +83,16 @@ const void* WeightPacker::stage(const WeightView& view) {
     staging_ = {};  // the old one goes before the larger one comes
     staging_ = DeviceBuffer<std::byte>(bytes, "a tensor on its way");
   }
-  upload(staging_.data(), view.data, bytes);
+  if (view.data != nullptr)
+    upload(staging_.data(), view.data, bytes);
+  else
+    make_up(view, staging_.data());
   return staging_.data();
+}
+
+void WeightPacker::make_up(const WeightView& view, void* to) {
+  const float spread = 1.0f / std::sqrt(static_cast<float>(view.shape.back()));
+  random_fill(to, static_cast<std::size_t>(view.num_elements()), source_type(view), spread, std::hash<std::string>()(view.name), stream_);
 }
 
 const float* WeightPacker::floats(const std::function<std::vector<float>()>& make, std::int64_t count) {
@@ -104,7 +114,9 @@ const std::int64_t* WeightPacker::integers(const std::vector<std::int64_t>& valu
 const bf16* WeightPacker::rows_bf16(const WeightView& view) {
   const auto count = static_cast<std::size_t>(view.num_elements());
   auto* at = place(count * sizeof(bf16));
-  if (at != nullptr && view.dtype == DType::kBF16) {
+  if (at != nullptr && view.data == nullptr) {
+    make_up(view, at);
+  } else if (at != nullptr && view.dtype == DType::kBF16) {
     upload(at, view.data, count * sizeof(bf16));
   } else if (at != nullptr) {
     std::vector<bf16> values(count);

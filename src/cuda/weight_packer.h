@@ -38,6 +38,7 @@ class WeightPacker {
   void fill(const DeviceLinear& w, std::span<const LinearView* const> views);
   void upload(void* to, const void* from, std::size_t bytes);
   const void* stage(const WeightView& view);
+  void make_up(const WeightView& view, void* to);  // a view without data: random values of its size
 
   std::byte* memory_;
   const Stream& stream_;

@@ -56,6 +56,8 @@ void Workspace::place(const Config& c, int max_rows, std::byte* memory, std::siz
   take(low_logits, T * low_ld);
   take(low, T * low_ld);
   take(stream_gate, T * HC * D);
+  const DeviceLinear down{.N = low_width, .K = c.streams_size()};
+  take(low_sums, static_cast<std::size_t>(linear_segments(down)) * kFewLinearRows * down.row_fragments() * kFragmentRows);
   take(projected, T * projected_ld);
   take(heads, T * static_cast<std::size_t>(std::max(c.gdn_value_size(), c.num_attention_heads * c.head_dim)));
   take(conv, T * static_cast<std::size_t>(c.gdn_conv_dim()));
@@ -68,6 +70,12 @@ void Workspace::place(const Config& c, int max_rows, std::byte* memory, std::siz
   take(block_scores, G * static_cast<std::size_t>(max_blocks));
   take(positions, G * static_cast<std::size_t>(c.index_budget + c.compress_ratio));
   take(counts, G);
+  const auto attended = static_cast<std::size_t>(c.index_budget + c.compress_ratio), HQ = static_cast<std::size_t>(c.num_attention_heads);
+  attention.rows = std::min(kAttentionRows, group_rows);
+  attention.split_rows = std::min(kSplitRows, attention.rows);
+  take(attention.scores, static_cast<std::size_t>(attention.rows) * HQ * attended);
+  take(attention.partial, static_cast<std::size_t>(attention.split_rows) * HQ * ((attended + kValueChunk - 1) / kValueChunk) *
+                              static_cast<std::size_t>(c.head_dim));
   take(router_logits, T * router_ld);
   take(expert_ids, pairs);
   take(expert_weights, pairs);

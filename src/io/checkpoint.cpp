@@ -164,12 +164,13 @@ void Checkpoint::add_tensors() {
   index_tensors();
 }
 
-std::shared_ptr<const Checkpoint> Checkpoint::in_memory(std::vector<CheckpointTensor> tensors, const Fill& fill) {
+std::shared_ptr<const Checkpoint> Checkpoint::in_memory(std::vector<CheckpointTensor> tensors, const Fill& fill, std::uint64_t largest) {
   std::shared_ptr<Checkpoint> checkpoint(new Checkpoint("memory"));
   for (CheckpointTensor& tensor : tensors) {
+    tensor.file = -1;
+    if (tensor.num_bytes > largest) continue;
     checkpoint->owned_.push_back(std::make_unique_for_overwrite<std::byte[]>(tensor.num_bytes));
     tensor.data = checkpoint->owned_.back().get();
-    tensor.file = -1;
     fill(tensor, {checkpoint->owned_.back().get(), tensor.num_bytes});
   }
   checkpoint->tensors_ = std::move(tensors);

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -35,9 +36,11 @@ class Checkpoint {
  public:
   // Throws LoadError; absent shards and disagreements between index and shards are all listed in one message.
   static std::shared_ptr<const Checkpoint> open(const std::filesystem::path& directory);
-  // Tensors that never were in a file; `data` need not be set. Each num_bytes is allocated and filled by `fill`.
+  // Tensors that never were in a file; `data` need not be set. Each num_bytes is allocated and filled by `fill`; those of more than
+  // `largest` bytes stay without data, for a backend that makes up random weights where it needs them.
   using Fill = std::function<void(const CheckpointTensor& tensor, std::span<std::byte> bytes)>;
-  static std::shared_ptr<const Checkpoint> in_memory(std::vector<CheckpointTensor> tensors, const Fill& fill);
+  static std::shared_ptr<const Checkpoint> in_memory(std::vector<CheckpointTensor> tensors, const Fill& fill,
+                                                     std::uint64_t largest = std::numeric_limits<std::uint64_t>::max());
 
   const std::filesystem::path& directory() const { return directory_; }
   const std::vector<SafetensorsFile>& files() const { return files_; }

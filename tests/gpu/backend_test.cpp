@@ -56,12 +56,24 @@ TEST_P(CudaBackendTest, two_runs_give_the_same_bits) {
   EXPECT_EQ(first.checksums(), second.checksums());
 }
 
+TEST_P(CudaBackendTest, a_replayed_step_equals_one_launched_anew) {
+  const auto prompt = test::random_ids(40, gpu.config.vocab_size, 5), ids = test::random_ids(24, gpu.config.vocab_size, 6);
+  SequenceState replayed(*gpu.pool), anew(*gpu.pool);
+  gpu.feed(replayed, prompt);
+  gpu.feed(anew, prompt);
+  const auto got = gpu.feed(replayed, ids, 1);
+  cuda::set_replays(*gpu.backend, false);
+  EXPECT_EQ(got, gpu.feed(anew, ids, 1));
+  EXPECT_EQ(replayed.checksums(), anew.checksums());
+}
+
 TEST_P(CudaBackendTest, a_step_allocates_nothing) {
   const auto ids = test::random_ids(70, gpu.config.vocab_size, 3);
   SequenceState state(*gpu.pool), other(*gpu.pool);
   gpu.feed(state, ids);
   const std::size_t before = cuda::allocation_count();
   gpu.feed(other, ids, 9);
+  gpu.feed(other, ids, 1);
   EXPECT_EQ(cuda::allocation_count(), before);
 }
 

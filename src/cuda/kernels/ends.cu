@@ -23,10 +23,11 @@ __global__ void take_rows_kernel(const bf16* x, int D, const int* logit_rows, bf
   for (int d = threadIdx.x; d < D; d += kThreads) wanted[i * D + d] = from[d];
 }
 
+// Blocks of one row each look at their part; any that finds a number that is not finite writes the same fault.
 __global__ void widen_logits_kernel(const bf16* logits, int V, const int* logit_rows, int num_layers, float* out, const StepRows r) {
-  const std::size_t i = blockIdx.x;
+  const std::size_t i = blockIdx.y;
   bool finite = true;
-  for (int v = threadIdx.x; v < V; v += kThreads) {
+  for (int v = blockIdx.x * kThreads + threadIdx.x; v < V; v += gridDim.x * kThreads) {
     const float logit = to_f32(logits[i * V + v]);
     finite = finite && isfinite(logit);
     out[i * V + v] = logit;
@@ -55,7 +56,9 @@ void take_rows(const bf16* x, int D, const int* logit_rows, int count, bf16* wan
 
 void widen_logits(const bf16* logits, int V, const int* logit_rows, int count, int num_layers, float* out, const StepRows& r,
                   const Stream& stream) {
-  launch("widen_logits", widen_logits_kernel, {dim3(static_cast<unsigned>(count)), dim3(kThreads)}, stream, logits, V, logit_rows,
+  constexpr int kPerThread = 8;
+  const auto blocks = static_cast<unsigned>(ceil_div(V, kThreads * kPerThread));
+  launch("widen_logits", widen_logits_kernel, {dim3(blocks, static_cast<unsigned>(count)), dim3(kThreads)}, stream, logits, V, logit_rows,
          num_layers, out, r);
 }
 

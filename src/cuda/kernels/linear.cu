@@ -1,17 +1,23 @@
 #include "cuda/kernels/linear.h"
 
 #include <algorithm>
+#include <string>
 
 #include "base/error.h"
 #include "cuda/kernels/device_math.cuh"
 #include "cuda/kernels/linear_fragments.cuh"
+#include "cuda/kernels/tensor_step.cuh"
 #include "cuda/runtime/launch.cuh"
 
 namespace tetrad::cuda {
 namespace {
 
-constexpr int kFewRows = 16;   // up to here a weight is streamed once and the multiply steps hide behind it
-constexpr int kMaxWarps = 32;  // segments side by side
+constexpr int kFewRows = kFewLinearRows;  // up to here a weight is streamed once and the multiply steps hide behind it
+constexpr int kFewPasses = 3;             // over a weight that is in the caches after the first
+constexpr int kRoundSegments = 32;        // whose sums shared memory holds at a time
+constexpr int kUsualWarps = 8;            // leaves room for several blocks on a multiprocessor
+constexpr int kManyWarps = 32;            // where there are few blocks
+constexpr int kManyBlocks = 132;
 constexpr int kBatchBf16 = 5;  // fragments loaded before the first is used: 10 loads of 16 bytes in flight per lane
 constexpr int kBatchFp8 = 4;   // one scale block of 128 columns
 constexpr int kTileN = 128, kTileT = kLinearRows, kStages = 4, kThreads = 256;
@@ -58,6 +64,9 @@ __device__ __forceinline__ float add_segment(bool first, float total, float sum,
 
 // --- Few rows: a block owns 16 outputs, a warp one segment at a time. ---
 
+// Between rounds of a very wide K the totals wait behind the sums.
+__device__ __forceinline__ float& carried_total(float* sums, int i, int outputs) { return sums[kRoundSegments * outputs + i]; }
+
 template <bool kFp8, int kTokenTiles>
 __device__ __forceinline__ void segment_sum(const Params& p, const std::byte* fragments, const bf16* const* rows, int begin, int end,
                                             float (*acc)[4]) {
@@ -79,7 +88,7 @@ __device__ __forceinline__ void segment_sum(const Params& p, const std::byte* fr
       w[b].expand(a);
 #pragma unroll
       for (int i = 0; i < kTokenTiles; ++i) {
-        const uint4 v = load_x(rows[i], (f + b) * kFragmentColumns + column, p.K);
+        const uint4 v = load_piece(rows[i], (f + b) * kFragmentColumns + column, p.K);
         multiply_step(acc[i], a[0], v.x, v.y);
         multiply_step(acc[i], a[1], v.z, v.w);
       }
@@ -87,10 +96,12 @@ __device__ __forceinline__ void segment_sum(const Params& p, const std::byte* fr
   }
 }
 
-template <bool kFp8, int kTokenTiles>
-__global__ void __launch_bounds__(32 * kMaxWarps) linear_few(const Params p) {
-  constexpr int kTokens = 8 * kTokenTiles;
-  extern __shared__ float sums[];  // [warps][kTokens][16]
+// What a warp does not own it does not wait for: segments s, s + warps, ... follow each other without a barrier, and their sums meet in
+// shared memory once per round. Shared: [round][kTokens][16] sums.
+template <bool kFp8, int kTokenTiles, int kWarps>
+__global__ void __launch_bounds__(32 * kWarps) linear_few(const Params p) {
+  constexpr int kTokens = 8 * kTokenTiles, kOutputs = kTokens * kFragmentRows;
+  extern __shared__ float sums[];
   const bool grouped = p.groups.first != nullptr;
   if (grouped && static_cast<int>(blockIdx.y) >= *p.groups.num_active) return;
   const Group g = grouped ? of_group(p, p.groups.active[blockIdx.y]) : whole(p);
@@ -106,32 +117,57 @@ __global__ void __launch_bounds__(32 * kMaxWarps) linear_few(const Params p) {
       const int t = t0 + 8 * i + lane / 4;
       rows[i] = t < g.end ? x_row(p, t) : nullptr;
     }
-    float total = 0.0f;  // of output n0 + threadIdx.x % 16, token t0 + threadIdx.x / 16
-    for (int s0 = 0; s0 < num_segments; s0 += num_warps) {
-      const int s = s0 + warp;
-      if (s < num_segments) {
+    for (int s0 = 0; s0 < num_segments; s0 += kRoundSegments) {
+      const int round = min(kRoundSegments, num_segments - s0);
+      for (int s = warp; s < round; s += num_warps) {
         float acc[kTokenTiles][4];
-        segment_sum<kFp8, kTokenTiles>(p, fragments, rows, s * p.segment, min((s + 1) * p.segment, p.k_fragments), acc);
-        float* out = sums + warp * kTokens * kFragmentRows;
+        segment_sum<kFp8, kTokenTiles>(p, fragments, rows, (s0 + s) * p.segment, min((s0 + s + 1) * p.segment, p.k_fragments), acc);
+        float* out = sums + s * kOutputs;
 #pragma unroll
         for (int i = 0; i < kTokenTiles; ++i)
 #pragma unroll
           for (int j = 0; j < 4; ++j) out[(8 * i + lane % 4 * 2 + j % 2) * kFragmentRows + lane / 4 + j / 2 * 8] = acc[i][j];
       }
-      __syncthreads();  // the sums of this round of segments are written
-      // blockDim.x may be less than the outputs: with one warp each thread has several.
-      for (int i = threadIdx.x; i < kTokens * kFragmentRows; i += blockDim.x) {
+      __syncthreads();  // the sums of this round are written
+      for (int i = threadIdx.x; i < kOutputs; i += blockDim.x) {
         const int n = n0 + i % kFragmentRows, t = t0 + i / kFragmentRows;
-        if (blockDim.x < kTokens * kFragmentRows && s0 > 0) __trap();  // one round holds all segments of a small block
-        for (int w = 0; w < num_warps && s0 + w < num_segments; ++w) {
-          const float scale = kFp8 ? g.scales[(n / p.scale_rows) * p.scale_columns + s0 + w] : 1.0f;
-          total = add_segment<kFp8>(s0 + w == 0, total, sums[w * kTokens * kFragmentRows + i], scale);
+        float total = s0 == 0 ? 0.0f : carried_total(sums, i, kOutputs);
+        for (int s = 0; s < round; ++s) {
+          const float scale = kFp8 ? g.scales[(n / p.scale_rows) * p.scale_columns + s0 + s] : 1.0f;
+          total = add_segment<kFp8>(s0 + s == 0, total, sums[s * kOutputs + i], scale);
         }
-        if (s0 + num_warps >= num_segments && n < p.N && t < g.end) p.y[static_cast<std::ptrdiff_t>(t) * p.ldy + n] = to_b16(total);
+        if (s0 + round < num_segments)
+          carried_total(sums, i, kOutputs) = total;
+        else if (n < p.N && t < g.end)
+          p.y[static_cast<std::ptrdiff_t>(t) * p.ldy + n] = to_b16(total);
       }
       __syncthreads();  // the sums have been read
     }
   }
+}
+
+// Grid (N/16, segments/8): a warp a segment, its sum to memory.
+template <int kTokenTiles>
+__global__ void __launch_bounds__(32 * kUsualWarps) linear_sums_kernel(const Params p, float* sums) {
+  const int s = blockIdx.y * kUsualWarps + threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (s * p.segment >= p.k_fragments) return;
+  const bf16* rows[kTokenTiles];
+#pragma unroll
+  for (int i = 0; i < kTokenTiles; ++i) {
+    const int t = 8 * i + lane / 4;
+    rows[i] = t < p.T ? x_row(p, t) : nullptr;
+  }
+  float acc[kTokenTiles][4];
+  segment_sum<false, kTokenTiles>(p, p.data + static_cast<std::size_t>(blockIdx.x) * p.k_fragments * WeightFragment<false>::kBytes, rows,
+                                  s * p.segment, min((s + 1) * p.segment, p.k_fragments), acc);
+  const int width = p.n_fragments * kFragmentRows;
+#pragma unroll
+  for (int i = 0; i < kTokenTiles; ++i)
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int t = 8 * i + lane % 4 * 2 + j % 2, n = blockIdx.x * kFragmentRows + lane / 4 + j / 2 * 8;
+      if (t < p.T) sums[(static_cast<std::size_t>(s) * p.T + t) * width + n] = acc[i][j];
+    }
 }
 
 // --- Many rows: 128 outputs by 128 tokens, warps 4 by 2, each 32 outputs by 64 tokens. ---
@@ -150,7 +186,7 @@ __device__ __forceinline__ void load_stage(const Params& p, const Group& g, Stag
     if (t < g.end && k + 8 <= p.K)
       copy_async(&stage.x[i], x_row(p, t) + k);
     else
-      stage.x[i] = t < g.end ? load_x(x_row(p, t), k, p.K) : uint4{0, 0, 0, 0};
+      stage.x[i] = t < g.end ? load_piece(x_row(p, t), k, p.K) : uint4{0, 0, 0, 0};
   }
   for (int i = threadIdx.x; i < kWeightChunks; i += kThreads) {
     constexpr int kChunks = WeightFragment<kFp8>::kBytes / 16;
@@ -248,23 +284,37 @@ __global__ void __launch_bounds__(kThreads, 1) linear_many(const Params p) {
 
 // --- Launchers ---
 
-template <bool kFp8, int kTokenTiles>
+// A profile tells the shapes apart.
+std::string stem(const char* name, const Params& p, const Stream& stream) {
+  return stream.profiler() == nullptr ? name : fmt::format("{} {}x{}{}", name, p.N, p.K, p.groups.first == nullptr ? "" : " grouped");
+}
+
+template <bool kFp8, int kTokenTiles, int kWarps>
 void launch_few(const Params& p, int num_groups, const Stream& stream) {
-  const int segments = ceil_div(p.k_fragments, p.segment);
-  const int least = 8 * kTokenTiles * kFragmentRows / 32;  // one output per thread, so that a total lives in a register over the rounds
-  const int warps = segments <= kMaxWarps ? segments : std::max(kMaxWarps, least);
-  const std::size_t shared = static_cast<std::size_t>(warps) * 8 * kTokenTiles * kFragmentRows * sizeof(float);
-  if (shared > 48 * 1024) allow_shared("linear_few", linear_few<kFp8, kTokenTiles>, shared);
-  launch("linear_few", linear_few<kFp8, kTokenTiles>,
+  const int segments = ceil_div(p.k_fragments, p.segment), round = std::min(segments, kRoundSegments);
+  const int in_turn = ceil_div(round, kWarps);  // segments of a warp: as even as can be
+  const int warps = ceil_div(round, in_turn);
+  constexpr std::size_t kSumBytes = 8 * kTokenTiles * kFragmentRows * sizeof(float);
+  const std::size_t shared = kSumBytes * static_cast<std::size_t>(round + (segments > round ? 1 : 0));
+  const auto kernel = linear_few<kFp8, kTokenTiles, kWarps>;
+  if (shared > 48 * 1024) allow_shared("linear_few", kernel, shared);
+  launch(stem("linear_few", p, stream), kernel,
          {dim3(static_cast<unsigned>(p.n_fragments), static_cast<unsigned>(num_groups)), dim3(static_cast<unsigned>(32 * warps)), shared},
          stream, p);
+}
+
+template <bool kFp8, int kTokenTiles>
+void launch_few(const Params& p, int num_groups, const Stream& stream) {
+  if (p.n_fragments * num_groups < kManyBlocks) return launch_few<kFp8, kTokenTiles, kManyWarps>(p, num_groups, stream);
+  launch_few<kFp8, kTokenTiles, kUsualWarps>(p, num_groups, stream);
 }
 
 template <bool kFp8>
 void launch_linear(const Params& p, const LinearArgs& a, const Stream& stream) {
   const bool grouped = a.groups != nullptr;
   // Rows of a group are few when on average they are: the rest costs a second pass over cached weights.
-  const bool few = grouped ? a.T <= kFewRows * a.groups->num_groups : a.T <= kFewRows;
+  // A weight of few outputs would leave most of the GPU without a tile.
+  const bool few = grouped ? a.T <= kFewRows * a.groups->num_groups : a.T <= kFewRows * kFewPasses;
   if (few) {
     const int groups = grouped ? a.groups->num_active_bound : 1;
     const bool one_tile = grouped ? a.T <= 2 * a.groups->num_groups : a.T <= 8;
@@ -273,18 +323,13 @@ void launch_linear(const Params& p, const LinearArgs& a, const Stream& stream) {
   const std::size_t shared = kStages * sizeof(Stage<kFp8>);
   allow_shared("linear_many", linear_many<kFp8>, shared);
   const int tiles = grouped ? a.groups->num_tiles_bound : ceil_div(a.T, kTileT);
-  launch("linear_many", linear_many<kFp8>,
+  launch(stem("linear_many", p, stream), linear_many<kFp8>,
          {dim3(static_cast<unsigned>(ceil_div(p.N, kTileN)), static_cast<unsigned>(tiles)), dim3(kThreads), shared}, stream, p);
 }
 
-}  // namespace
-
-void linear(const DeviceLinear& w, const LinearArgs& a, const Stream& stream) {
-  if (a.T == 0) return;
+Params params_of(const DeviceLinear& w, const LinearArgs& a) {
   TETRAD_CHECK(reinterpret_cast<std::uintptr_t>(a.x) % 16 == 0 && a.ldx % 8 == 0, "linear: x at {} with rows of {} is not aligned",
                static_cast<const void*>(a.x), a.ldx);
-  TETRAD_CHECK(a.T == 1 || a.ldy >= w.N, "linear: rows of y are {} apart, N is {}", a.ldy, w.N);
-  TETRAD_CHECK(!w.fp8 || w.block_columns % kFragmentColumns == 0, "linear: scale blocks of {} columns", w.block_columns);
   Params p{.N = w.N,
            .K = w.K,
            .T = a.T,
@@ -301,7 +346,28 @@ void linear(const DeviceLinear& w, const LinearArgs& a, const Stream& stream) {
            .ldy = a.ldy,
            .groups = {}};
   if (a.groups != nullptr) p.groups = *a.groups;
+  return p;
+}
+
+}  // namespace
+
+void linear(const DeviceLinear& w, const LinearArgs& a, const Stream& stream) {
+  if (a.T == 0) return;
+  TETRAD_CHECK(a.T == 1 || a.ldy >= w.N, "linear: rows of y are {} apart, N is {}", a.ldy, w.N);
+  TETRAD_CHECK(!w.fp8 || w.block_columns % kFragmentColumns == 0, "linear: scale blocks of {} columns", w.block_columns);
+  const Params p = params_of(w, a);
   w.fp8 ? launch_linear<true>(p, a, stream) : launch_linear<false>(p, a, stream);
+}
+
+int linear_segments(const DeviceLinear& w) { return ceil_div(w.column_fragments(), kSegmentFragments); }
+
+void linear_sums(const DeviceLinear& w, const LinearArgs& a, float* sums, const Stream& stream) {
+  if (a.T == 0) return;
+  TETRAD_CHECK(!w.fp8 && a.groups == nullptr && a.T <= kFewLinearRows, "linear_sums: {} rows of a {} weight", a.T, w.fp8 ? "FP8" : "bf16");
+  const Params p = params_of(w, a);
+  const LaunchShape shape{dim3(static_cast<unsigned>(p.n_fragments), static_cast<unsigned>(ceil_div(linear_segments(w), kUsualWarps))),
+                          dim3(32 * kUsualWarps)};
+  launch(stem("linear_sums", p, stream), a.T <= 8 ? linear_sums_kernel<1> : linear_sums_kernel<2>, shape, stream, p, sums);
 }
 
 }  // namespace tetrad::cuda

@@ -70,6 +70,12 @@ struct LinearArgs {
 // T == 0 is a no-op. Throws InternalError for misaligned x.
 void linear(const DeviceLinear& w, const LinearArgs& a, const Stream& stream);
 
+// The sums of the segments alone, not added up: sums [segments, T, padded N] f32, for weights of few outputs and a wide K, where the blocks
+// of linear are too few to read fast. Adding them in ascending order and rounding gives linear's y. bf16 weights, T up to kFewLinearRows.
+inline constexpr int kFewLinearRows = 16;
+int linear_segments(const DeviceLinear& w);
+void linear_sums(const DeviceLinear& w, const LinearArgs& a, float* sums, const Stream& stream);
+
 // Writes source [rows, K], row-major on the device, into rows [first_row, first_row + rows) of a packed weight. `source_dtype` as in
 // base/dtype.h: BF16, F16 and F32 round to bf16, F8_E4M3 is for FP8 weights alone. For a NaN code the least index goes to nan_at (device).
 enum class SourceType { kBF16, kF16, kF32, kF8E4M3 };

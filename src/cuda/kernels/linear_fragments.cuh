@@ -1,7 +1,5 @@
 #pragma once
-// The pieces of linear that touch operands: a weight fragment of 16 rows by 32 columns in a lane's registers, the multiply step, loads.
-// Which column a lane holds is free as long as both operands agree: lane t of four takes columns 8t .. 8t+7 of a fragment, so that it
-// reads x in pieces of 16 bytes; its first four columns are its share of the first step, the others of the second.
+// A weight fragment of 16 rows by 32 columns in a lane's registers (columns as in tensor_step.cuh), and asynchronous copies.
 #include <cuda_bf16.h>
 
 #include <cstddef>
@@ -61,27 +59,6 @@ struct WeightFragment<true> {
     a[1][2] = to_bf16x2(codes.w), a[1][3] = to_bf16x2(codes.w << 8);
   }
 };
-
-// acc [16 outputs, 8 tokens] += a [16, 16] * b [16, 8].
-__device__ __forceinline__ void multiply_step(float* acc, const unsigned* a, unsigned b0, unsigned b1) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"
-               : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-// Columns k .. k+7 of a row of x; zero past K, and all zero for no row.
-__device__ __forceinline__ uint4 load_x(const bf16* row, int k, int K) {
-  if (row == nullptr || k >= K) return {0, 0, 0, 0};
-  if (k + 8 <= K) return *reinterpret_cast<const uint4*>(row + k);
-  union {
-    uint4 v;
-    std::uint16_t element[8];
-  } some = {{0, 0, 0, 0}};
-#pragma unroll
-  for (int i = 0; i < 8; ++i)
-    if (k + i < K) some.element[i] = row[k + i].bits;
-  return some.v;
-}
 
 __device__ __forceinline__ void copy_async(void* shared, const void* global) {
   const auto to = static_cast<unsigned>(__cvta_generic_to_shared(shared));

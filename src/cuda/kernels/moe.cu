@@ -60,22 +60,47 @@ __global__ void moe_route_kernel(const bf16* logits, int ld, int T, int E, int E
   for (int k = lane; k < EK; k += 32) weights[k] = round_b16(renormalise ? weights[k] / chosen_sum : weights[k]);
 }
 
+// Exclusive sum over the block; *total gets the sum of all.
+__device__ int block_prefix(int value, int* warp_sums, int* total) {
+  int sum = value;
+#pragma unroll
+  for (int offset = 1; offset < 32; offset *= 2) {
+    const int below = __shfl_up_sync(0xffffffffu, sum, offset);
+    if (threadIdx.x % 32 >= offset) sum += below;
+  }
+  if (threadIdx.x % 32 == 31) warp_sums[threadIdx.x / 32] = sum;
+  __syncthreads();  // every warp's sum is written
+  int before = sum - value, all = 0;
+  for (int w = 0; w < kGroupThreads / 32; ++w) {
+    if (w < static_cast<int>(threadIdx.x / 32)) before += warp_sums[w];
+    all += warp_sums[w];
+  }
+  __syncthreads();  // everybody has read the sums
+  *total = all;
+  return before;
+}
+
 // Shared: [E] counts, then the next free place of each expert.
 __global__ void __launch_bounds__(kGroupThreads) moe_group_kernel(const int* ids, int pairs, int E, int EK, const MoeGrouping g) {
   extern __shared__ int next[];
+  __shared__ int warp_sums[kGroupThreads / 32];
   for (int e = threadIdx.x; e < E; e += kGroupThreads) next[e] = 0;
   __syncthreads();  // the counts are zero
   for (int i = threadIdx.x; i < pairs; i += kGroupThreads) atomicAdd(&next[checked(ids[i], E)], 1);
-  __syncthreads();  // the counts are complete
+  __syncthreads();                       // the counts are complete
+  int first = 0, active = 0, tiles = 0;  // before this round of experts
+  for (int base = 0; base < E; base += kGroupThreads) {
+    const int e = base + static_cast<int>(threadIdx.x), count = e < E ? next[e] : 0;
+    int num_rows, num_active, num_tiles;
+    const int row = first + block_prefix(count, warp_sums, &num_rows);
+    const int place = active + block_prefix(count > 0 ? 1 : 0, warp_sums, &num_active);
+    int tile = tiles + block_prefix((count + kLinearRows - 1) / kLinearRows, warp_sums, &num_tiles);
+    if (e < E) g.first[e] = next[e] = row;
+    if (count > 0) g.active[place] = e;
+    for (int i = 0; i < count; i += kLinearRows) g.tiles[tile++] = make_int2(e, row + i);
+    first += num_rows, active += num_active, tiles += num_tiles;
+  }
   if (threadIdx.x == 0) {
-    int first = 0, active = 0, tiles = 0;
-    for (int e = 0; e < E; ++e) {
-      const int count = next[e];
-      g.first[e] = next[e] = first;
-      if (count > 0) g.active[active++] = e;
-      for (int row = 0; row < count; row += kLinearRows) g.tiles[tiles++] = make_int2(e, first + row);
-      first += count;
-    }
     g.first[E] = first;
     *g.num_active = active;
     *g.num_tiles = tiles;

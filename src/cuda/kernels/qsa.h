@@ -10,12 +10,13 @@
 //   HQ*DH] Rounding  bf16: norms, each product and the sum of a rotation, pooled mean, score, scaled score, probability, weighted sum,
 //   sigmoid,
 //             gated value. Index scores, softmax and sums float32
-//   Order     dot products of a fixed shape per kernel; heads ascending; weighted sum in ascending position: independent of T and batch
+//   Order     dot products in tensor-core steps, columns ascending; heads ascending; weighted sum in chunks of 128 selected positions, each
+//             ascending from zero, chunks ascending: independent of T, of the batch and of how the sum is split over blocks
 //   Selection score descending, then lower index; -0 equals +0; output ascending; a row whose complete blocks fit the budget keeps all
 //   NaN       a NaN key stays NaN in the rows that see it; a NaN score ranks first and fails the row (record_fault)
 //   Traps     slot, page, position or count out of range
-//   Launch    rows in groups of G, so that scores of long contexts stay bounded; select grid G of 512, attend grid (HQ, G) of 256
-//   Bytes     attend: 4*DH*HKV per position and group of heads, from L2 after the first head; scores: 2*DI per block
+//   Launch    rows in groups of G, so that scores of long contexts stay bounded; select grid G of 512; attention in four launches
+//   Bytes     attention: 4*DH*HKV per position and row; scores: 2*DI per block and eight rows
 //   Oracle    cpu::qsa_layer, cpu::select_blocks
 //   Tests     gpu/qsa_test
 #include "base/bf16.h"
@@ -23,6 +24,8 @@
 #include "cuda/runtime/stream.h"
 
 namespace tetrad::cuda {
+
+inline constexpr int kValueChunk = 128;  // positions whose weighted sum starts from zero
 
 struct QsaShape {
   int HQ, HKV, DH, HI, DI, R, DR;
@@ -33,6 +36,14 @@ struct QsaShape {
   float eps, rope_factor;
   std::size_t k_offset, v_offset, keys_offset;  // in a page
   std::size_t pending_offset;                   // in a slot
+
+#if defined(__CUDACC__)
+  __host__ __device__
+#endif
+      int
+      value_chunks() const {
+    return (attended + kValueChunk - 1) / kValueChunk;
+  }
 };
 
 struct QsaWeightsView {
@@ -60,7 +71,15 @@ struct QsaGroup {
 };
 void qsa_scores(const QsaShape& s, const bf16* projected, const QsaGroup& g, int most_blocks, const StepRows& r, const Stream& stream);
 void qsa_select(const QsaShape& s, const QsaGroup& g, const StepRows& r, const Stream& stream);
-void qsa_attend(const QsaShape& s, const bf16* projected, const QsaGroup& g, bf16* y, const StepRows& r, const Stream& stream);
+
+// Scratch of the attention: `rows` rows at a time, and of those at most split_rows with their sums split over blocks.
+struct QsaScratch {
+  int rows, split_rows;
+  float* scores;   // [rows, HQ, attended]
+  float* partial;  // [split_rows, HQ, value_chunks, DH]
+};
+void qsa_attend(const QsaShape& s, const bf16* projected, const QsaGroup& g, const QsaScratch& scratch, bf16* y, const StepRows& r,
+                const Stream& stream);
 
 // Selection alone, over rows of `num_blocks` scores each at position num_blocks*R - 1 (qsa_select without a step): the golden's gate.
 void select_blocks(const float* scores, int rows, int num_blocks, int topk, int R, int* positions, int* counts, const Stream& stream);

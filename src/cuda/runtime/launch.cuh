@@ -19,9 +19,11 @@ struct LaunchShape {
 template <class... Parameters, class... Args>
 void launch(std::string_view name, void (*kernel)(Parameters...), const LaunchShape& shape, const Stream& stream, Args&&... args) {
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
+  if (stream.profiler() != nullptr) stream.profiler()->begin(name, stream.get());
   kernel<<<shape.grid, shape.block, shape.shared_bytes, stream.get()>>>(static_cast<Parameters>(args)...);
   check(cudaGetLastError(), "{}: grid {}x{}x{}, block {}, {} bytes of shared memory", name, shape.grid.x, shape.grid.y, shape.grid.z,
         shape.block.x * shape.block.y * shape.block.z, shape.shared_bytes);
+  if (stream.profiler() != nullptr) stream.profiler()->end(stream.get());
 }
 
 // Raises a kernel's limit of dynamic shared memory; throws LoadError when the device has less.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "cuda/runtime/error.h"
+#include "cuda/runtime/profiler.h"
 
 namespace tetrad::cuda {
 
@@ -13,10 +14,14 @@ class Stream {
   ~Stream() {
     if (stream_ != nullptr) (void)cudaStreamDestroy(stream_);
   }
-  Stream(Stream&& other) noexcept : stream_(std::exchange(other.stream_, nullptr)) {}
+  Stream(Stream&& other) noexcept : stream_(std::exchange(other.stream_, nullptr)), profiler_(other.profiler_) {}
   Stream& operator=(Stream&&) = delete;
 
   cudaStream_t get() const { return stream_; }
+  // Launches on this stream are timed while it has one; null: no longer.
+  void set_profiler(Profiler* profiler) { profiler_ = profiler; }
+  Profiler* profiler() const { return profiler_; }
+
   void synchronize() const { check(cudaStreamSynchronize(stream_), "waiting for the device"); }
 
   void copy(void* to, const void* from, std::size_t bytes) const {
@@ -28,6 +33,7 @@ class Stream {
 
  private:
   cudaStream_t stream_ = nullptr;
+  Profiler* profiler_ = nullptr;
 };
 
 }  // namespace tetrad::cuda

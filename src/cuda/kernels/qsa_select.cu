@@ -1,4 +1,4 @@
-// The second half of qsa (contract in qsa.h): block scores, selection, attention over what is selected.
+// The selection of qsa (contract in qsa.h): exact, by a threshold found byte by byte.
 #include "cuda/kernels/device_math.cuh"
 #include "cuda/kernels/qsa.h"
 #include "cuda/runtime/launch.cuh"
@@ -6,31 +6,7 @@
 namespace tetrad::cuda {
 namespace {
 
-constexpr int kScoreThreads = 128;  // keys per block of qsa_scores, one each
 constexpr int kSelectThreads = 512;
-constexpr int kAttendThreads = 256;
-
-__global__ void qsa_scores_kernel(const QsaShape s, const bf16* projected, const QsaGroup g, const StepRows r) {
-  extern __shared__ float queries[];  // [HI, DI]
-  const int i = blockIdx.y, t = g.first + i;
-  const int num_blocks = (r.position[t] + 1) / s.R, per_page = r.page_tokens / s.R;
-  const int block = blockIdx.x * kScoreThreads + threadIdx.x;
-  if (num_blocks <= s.topk || static_cast<int>(blockIdx.x) * kScoreThreads >= num_blocks) return;
-  if (num_blocks > s.max_blocks) __trap();
-  const bf16* q = projected + static_cast<std::size_t>(t) * s.row + s.index_q;
-  for (int e = threadIdx.x; e < s.HI * s.DI; e += kScoreThreads) queries[e] = to_f32(q[e]);
-  __syncthreads();  // the queries are in shared memory
-  if (block >= num_blocks) return;
-  const std::byte* page = page_of(r, sequence_of(r, t), block, per_page);
-  const bf16* key = reinterpret_cast<const bf16*>(page + s.keys_offset) + static_cast<std::size_t>(block % per_page) * s.DI;
-  float sum = 0.0f;
-  for (int j = 0; j < s.HI; ++j) {
-    float dot = 0.0f;
-    for (int d = 0; d < s.DI; ++d) dot = fmaf(queries[j * s.DI + d], to_f32(key[d]), dot);
-    sum += dot < 0.0f ? 0.0f : dot;  // a comparison with NaN is false, so NaN passes
-  }
-  g.scores[static_cast<std::size_t>(i) * s.max_blocks + block] = sum / sqrtf(static_cast<float>(s.DI));
-}
 
 // Larger is better: NaN above everything, -0 as +0.
 __device__ __forceinline__ unsigned order_key(float score) {
@@ -143,82 +119,10 @@ __global__ void __launch_bounds__(kSelectThreads)
   if (threadIdx.x == 0) counts[i] = count;
 }
 
-// Shared: [attended] row offsets of the cache (8 bytes), [attended] scores, [DH] query.
-__global__ void __launch_bounds__(kAttendThreads)
-    qsa_attend_kernel(const QsaShape s, const bf16* projected, const QsaGroup g, bf16* y, const StepRows r) {
-  extern __shared__ unsigned long long rows[];
-  float* scores = reinterpret_cast<float*>(rows + s.attended);
-  float* query = scores + s.attended;
-  __shared__ float scratch[kAttendThreads / 32];
-  const int hd = blockIdx.x, i = blockIdx.y, t = g.first + i;
-  const int b = sequence_of(r, t), position = r.position[t], kv = hd / (s.HQ / s.HKV);
-  const int count = g.counts[i];
-  if (count < 1 || count > s.attended) __trap();
-  const bf16* q = projected + static_cast<std::size_t>(t) * s.row + hd * 2 * s.DH;
-
-  for (int d = threadIdx.x; d < s.DH; d += kAttendThreads) query[d] = to_f32(q[d]);
-  for (int n = threadIdx.x; n < count; n += kAttendThreads) {
-    const int p = g.positions[static_cast<std::size_t>(i) * s.attended + n];
-    if (p < 0 || p > position) __trap();
-    const std::byte* page = page_of(r, b, p, r.page_tokens);
-    const std::size_t in_page = (static_cast<std::size_t>(p % r.page_tokens) * s.HKV + kv) * s.DH * sizeof(bf16);
-    rows[n] = static_cast<unsigned long long>(page - r.page_memory) + in_page;
-  }
-  __syncthreads();  // query and row offsets are in shared memory
-
-  // --- Scores: a warp per position ---
-  const float scale = static_cast<float>(1.0 / sqrt(static_cast<double>(s.DH)));
-  const int lane = threadIdx.x % 32;
-  for (int n = threadIdx.x / 32; n < count; n += kAttendThreads / 32) {
-    const auto* key = reinterpret_cast<const bf16*>(r.page_memory + rows[n] + s.k_offset);
-    float dot = 0.0f;
-    for (int d = lane; d < s.DH; d += 32) dot = fmaf(query[d], to_f32(key[d]), dot);
-    dot = warp_sum(dot);
-    if (lane == 0) scores[n] = round_b16(round_b16(dot) * scale);
-  }
-  __syncthreads();  // every score is written
-
-  // --- Softmax ---
-  float best = -INFINITY;
-  for (int n = threadIdx.x; n < count; n += kAttendThreads) best = max_or_nan(scores[n], best);
-  best = block_max<kAttendThreads>(best, scratch);
-  float sum = 0.0f;
-  for (int n = threadIdx.x; n < count; n += kAttendThreads) {
-    scores[n] = expf(scores[n] - best);
-    sum += scores[n];
-  }
-  sum = block_sum<kAttendThreads>(sum, scratch);
-  for (int n = threadIdx.x; n < count; n += kAttendThreads) scores[n] = round_b16(scores[n] / sum);
-  __syncthreads();  // every probability is written
-
-  // --- Weighted sum and gate: a thread per element ---
-  const bf16* gate = q + s.DH;
-  for (int d = threadIdx.x; d < s.DH; d += kAttendThreads) {
-    float o = 0.0f;
-    for (int n = 0; n < count; ++n) o = fmaf(scores[n], to_f32(reinterpret_cast<const bf16*>(r.page_memory + rows[n] + s.v_offset)[d]), o);
-    y[(static_cast<std::size_t>(t) * s.HQ + hd) * s.DH + d] = to_b16(round_b16(o) * round_b16(sigmoid_f32(to_f32(gate[d]))));
-  }
-}
-
 }  // namespace
-
-void qsa_scores(const QsaShape& s, const bf16* projected, const QsaGroup& g, int most_blocks, const StepRows& r, const Stream& stream) {
-  if (most_blocks <= s.topk) return;
-  launch("qsa_scores", qsa_scores_kernel,
-         {dim3(static_cast<unsigned>(ceil_div(most_blocks, kScoreThreads)), static_cast<unsigned>(g.count)), dim3(kScoreThreads),
-          static_cast<std::size_t>(s.HI) * s.DI * sizeof(float)},
-         stream, s, projected, g, r);
-}
 
 void qsa_select(const QsaShape& s, const QsaGroup& g, const StepRows& r, const Stream& stream) {
   launch("qsa_select", qsa_select_kernel, {dim3(static_cast<unsigned>(g.count)), dim3(kSelectThreads)}, stream, s, g, r);
-}
-
-void qsa_attend(const QsaShape& s, const bf16* projected, const QsaGroup& g, bf16* y, const StepRows& r, const Stream& stream) {
-  const std::size_t shared = static_cast<std::size_t>(s.attended) * 12 + static_cast<std::size_t>(s.DH) * sizeof(float);
-  if (shared > 48 * 1024) allow_shared("qsa_attend", qsa_attend_kernel, shared);
-  launch("qsa_attend", qsa_attend_kernel, {dim3(static_cast<unsigned>(s.HQ), static_cast<unsigned>(g.count)), dim3(kAttendThreads), shared},
-         stream, s, projected, g, y, r);
 }
 
 void select_blocks(const float* scores, int rows, int num_blocks, int topk, int R, int* positions, int* counts, const Stream& stream) {
