@@ -40,7 +40,7 @@ constexpr Command kCommands[] = {
 
 int report(int exit_code, std::string_view message) {
   std::fflush(stdout);
-  say("tetrad: error: {}\n", message);
+  say("tetrad: error: {}\n", printable(message));
   return exit_code;
 }
 

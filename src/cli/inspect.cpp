@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "cli/commands.h"
+#include "cli/terminal.h"
 #include "io/checkpoint.h"
 #include "model/load_weights.h"
 #include "model/state_layout.h"
@@ -176,7 +177,7 @@ void print_text(const InspectOptions& options, const Inspection& result) {
                result.checkpoint->total_bytes(), result.checkpoint->files().size());
   }
   for (const auto& note : result.notes) fmt::print("note: {}\n", note);
-  for (const auto& problem : result.problems) fmt::print("refused: {}\n", problem);
+  for (const auto& problem : result.problems) fmt::print("refused: {}\n", printable(problem));
   if (result.problems.empty()) fmt::print("loads: every tensor is accounted for\n");
 }
 

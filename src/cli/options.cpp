@@ -21,8 +21,11 @@ std::pair<int, double> parse_bias(const std::string& text) {
   int id = 0;
   double bias = 0;
   const char* end = text.data() + text.size();
-  const bool has_id =
-      colon != std::string::npos && std::from_chars(text.data(), text.data() + colon, id).ptr == text.data() + colon && colon > 0;
+  bool has_id = false;
+  if (colon != std::string::npos) {
+    const auto [stop, error] = std::from_chars(text.data(), text.data() + colon, id);
+    has_id = error == std::errc() && stop == text.data() + colon;
+  }
   if (has_id) {
     const auto [stop, error] = std::from_chars(text.data() + colon + 1, end, bias);
     if (error == std::errc() && stop == end) return {id, bias};

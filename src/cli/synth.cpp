@@ -72,7 +72,7 @@ void write_shard(const fs::path& path, const std::vector<ExpectedTensor>& tensor
   writer.finish();
 }
 
-void check_out(const fs::path& out) {
+void check_out(const fs::path& out, std::uint64_t total_bytes) {
   std::error_code error;
   fs::create_directories(out, error);
   if (error) fail<InputError>("--out {}: cannot be made: {}", out.string(), error.message());
@@ -80,6 +80,10 @@ void check_out(const fs::path& out) {
   if (error) fail<InputError>("--out {}: cannot be read: {}", out.string(), error.message());
   if (entries != fs::directory_iterator())
     fail<InputError>("--out {}: already holds {}; give an empty directory", out.string(), entries->path().filename().string());
+  const fs::space_info space = fs::space(out, error);
+  if (!error && space.available < total_bytes)
+    fail<InputError>("--out {}: {:.2f} GB are to be written, {:.2f} GB are free there", out.string(),
+                     static_cast<double>(total_bytes) / 1e9, static_cast<double>(space.available) / 1e9);
 }
 
 void synth(const SynthOptions& options) {
@@ -97,7 +101,7 @@ void synth(const SynthOptions& options) {
   const auto tensors = expected_tensors(config, published_layout(config));
   std::uint64_t total_bytes = 0;
   for (const auto& tensor : tensors) total_bytes += tensor.num_bytes;
-  check_out(out);
+  check_out(out, total_bytes);
   say("{}: {} tensors, {:.2f} GB, {:.2f} billion parameters active per token\n", out.string(), tensors.size(),
       static_cast<double>(total_bytes) / 1e9, static_cast<double>(active_parameters(config)) / 1e9);
 

@@ -44,6 +44,17 @@ bool wants_colour() {
   return is_terminal(Stream::kOutput) && !dumb && (no_colour == nullptr || *no_colour == '\0');
 }
 
+std::string printable(std::string_view text) {
+  constexpr unsigned char kFirstPrinted = 0x20, kDelete = 0x7f;
+  std::string out;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    const bool control = (byte < kFirstPrinted && c != '\n' && c != '\t') || byte == kDelete;
+    out += control ? fmt::format("\\x{:02x}", byte) : std::string(1, c);
+  }
+  return out;
+}
+
 void write_out(std::string_view text) {
   if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return;
   fail<Error>("writing to standard output failed: {}", std::generic_category().message(errno));

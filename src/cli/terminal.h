@@ -16,6 +16,9 @@ enum class Stream { kInput, kOutput, kError };
 bool is_terminal(Stream stream);
 bool wants_colour();  // stdout is a terminal, not a dumb one, and NO_COLOR is not set
 
+// What a file or an argument says reaches the terminal as text, never as a command to it: control bytes as \x1b.
+std::string printable(std::string_view text);
+
 // Writes to stdout and flushes; throws Error if that fails (a full disk).
 void write_out(std::string_view text);
 

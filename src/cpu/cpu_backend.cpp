@@ -14,12 +14,12 @@ class CpuBackend final : public Backend {
  public:
   CpuBackend(const Config& config, const ModelWeights& weights, const BackendOptions& options,
              const std::function<void(int, int)>& progress)
-      : config_(config),
+      : config_(with_budget_within(config, options)),
         max_rows_(std::max(options.max_rows, 1)),
         pool_(options.num_threads),
         rope_(config.rope),
         state_(config, make_state_layout(config), std::max(options.num_slots, 1), pages_for(config, options)),
-        workspace_(config, max_rows_, longest_sequence(config, state_.num_pages())),
+        workspace_(config_, max_rows_, longest_sequence(config, state_.num_pages())),
         model_(pack_model(config, weights, progress)) {
     plan_.rows = {{"weights", "packed linears, norms", model_.packed_bytes},
                   {"state", "slots (recurrent state)", static_cast<std::size_t>(num_slots()) * state_.layout().slot_bytes},

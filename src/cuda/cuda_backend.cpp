@@ -41,7 +41,7 @@ class CudaBackend final : public Backend {
               const std::function<void(int, int)>& progress)
       : device_(select_device(device)),
         name_("cuda:" + std::to_string(device)),
-        config_(config),
+        config_(with_budget_within(config, options)),
         layout_(make_state_layout(config)),
         num_slots_(std::max(options.num_slots, 1)),
         num_pages_(pages_for(config, options)),
@@ -51,7 +51,7 @@ class CudaBackend final : public Backend {
         model_(load_device_model(config, weights, stream_, progress)),
         slots_(static_cast<std::size_t>(num_slots_) * layout_.slot_bytes, "slots (recurrent state)"),
         pages_(static_cast<std::size_t>(num_pages_) * layout_.page_bytes, "pages (K, V, block keys)"),
-        workspace_(config, max_rows_, longest_sequence(config, num_pages_)),
+        workspace_(config_, max_rows_, longest_sequence(config, num_pages_)),
         host_rows_(rows_ints(), "description of a step"),
         device_rows_(rows_ints(), "description of a step"),
         host_faults_(static_cast<std::size_t>(max_rows_), "faults of a step"),

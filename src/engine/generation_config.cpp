@@ -22,6 +22,7 @@ using nlohmann::json;
 // The bound on depth keeps everything that walks the value harmless; what is too deep is dropped while it is parsed.
 json parse_bounded(std::string_view text, std::string_view where) {
   if (text.size() > kMaxFileBytes) fail<LoadError>("{}: {} bytes, more than the {} allowed", where, text.size(), kMaxFileBytes);
+  if (const auto at = nul_byte(text)) fail<LoadError>("{}: not valid JSON: a NUL byte at {}", where, *at);
   bool too_deep = false;
   const auto watch_depth = [&](int depth, json::parse_event_t, json&) {
     too_deep = too_deep || depth > kMaxDepth;
@@ -122,12 +123,12 @@ GenerationConfig parse_generation_config(std::string_view text, std::string_view
 GenerationConfig load_generation_config(const std::filesystem::path& model_directory, int vocab_size) {
   const std::filesystem::path path = model_directory / "generation_config.json";
   std::error_code code;
-  if (!std::filesystem::exists(path, code)) {
+  if (!std::filesystem::exists(std::filesystem::symlink_status(path, code))) {  // a link to nothing is there, and broken
     GenerationConfig config;
     config.sampling.temperature = 0;
     return config;
   }
-  if (!std::filesystem::is_regular_file(path, code)) fail<LoadError>("{}: not a regular file", path.string());
+  if (!std::filesystem::is_regular_file(path, code)) fail<LoadError>("{}: not a regular file, nor a link to one", path.string());
   std::ifstream file(path, std::ios::binary);
   if (!file) fail<LoadError>("{}: cannot be opened for reading", path.string());
   std::string text(kMaxFileBytes + 1, '\0');

@@ -86,7 +86,8 @@ std::set<std::string> single_file(const fs::path& directory, const std::set<std:
 void check_shards_present(const fs::path& directory, const Index& index, const std::set<std::string>& present) {
   std::vector<std::string> problems;
   for (const auto& name : index.files) {
-    if (fs::exists(directory / name)) continue;
+    std::error_code error;
+    if (fs::exists(directory / name, error)) continue;
     const auto count = std::count_if(index.file_of.begin(), index.file_of.end(), [&](const auto& entry) { return entry.second == name; });
     problems.push_back(fmt::format("{}: named by {} for {} tensors, but absent; download it", name, kIndexFile, count));
   }
@@ -120,10 +121,11 @@ void check_index_agrees(const fs::path& directory, const Index& index, const std
 }  // namespace
 
 std::shared_ptr<const Checkpoint> Checkpoint::open(const fs::path& directory) {
-  if (!fs::is_directory(directory)) fail<LoadError>("{}: not a directory; give the directory of a checkpoint", directory.string());
+  std::error_code error;
+  if (!fs::is_directory(directory, error)) fail<LoadError>("{}: not a directory; give the directory of a checkpoint", directory.string());
   const std::set<std::string> present = safetensors_files(directory);
   std::optional<Index> index;
-  if (fs::exists(directory / kIndexFile)) {
+  if (fs::exists(fs::symlink_status(directory / kIndexFile, error))) {
     index = read_index(directory / kIndexFile);
     check_shards_present(directory, *index, present);
   }

@@ -12,6 +12,7 @@ namespace tetrad {
 
 nlohmann::json parse_json(std::string_view text, std::string_view where) {
   if (text.size() > kMaxJsonBytes) fail<LoadError>("{}: {} bytes of JSON, at most {} are read", where, text.size(), kMaxJsonBytes);
+  if (const auto at = nul_byte(text)) fail<LoadError>("{}: not valid JSON: a NUL byte at {}", where, *at);
   std::vector<std::set<std::string>> keys;  // of the objects now open
   using Event = nlohmann::json::parse_event_t;
   const auto check = [&](int depth, Event event, nlohmann::json& value) {

@@ -43,6 +43,7 @@ class HeaderReader {
 
   [[noreturn]] bool unexpected(std::string_view got) const {
     if (tensor_.name.empty()) fail<LoadError>("{}: the header must be one JSON object of tensors, got {}", where_, got);
+    if (field_.empty()) fail<LoadError>("{}: tensor {}: {} where its header entry, an object, should be", where_, tensor_.name, got);
     fail<LoadError>("{}: tensor {}: {} in \"{}\" of its header entry", where_, tensor_.name, got, field_);
   }
   void check_tensor();
@@ -124,6 +125,7 @@ bool HeaderReader::key(std::string& name) {
     if (!names_.insert(name).second) fail<LoadError>("{}: tensor {} is given twice in the header", where_, name);
     tensor_ = TensorInfo{};
     tensor_.name = name;
+    field_.clear();
     return true;
   }
   if (!fields_.insert(name).second) fail<LoadError>("{}: tensor {}: \"{}\" is given twice", where_, tensor_.name, name);
@@ -191,6 +193,11 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> file, std:
   header.data_start = 8 + length;
   HeaderReader reader(header, where);
   const auto* text = reinterpret_cast<const char*>(file.data()) + 8;
+  // The library skips these, the format knows no such thing; whatever else begins a text that is no object, it names.
+  if (const auto first = static_cast<unsigned char>(text[0]); first <= ' ' || first == 0xef)
+    fail<LoadError>("{}: the header begins with byte {}, not with an object's brace", where, first);
+  if (const auto at = nul_byte({text, static_cast<std::size_t>(length)}))
+    fail<LoadError>("{}: the header has a NUL byte at {}", where, *at);
   nlohmann::json::sax_parse(text, text + length, &reader);
   check_coverage(header, file.size() - header.data_start, where);
   return header;

@@ -78,6 +78,13 @@ int pages_for(const Config& config, const BackendOptions& options) {
   return (tokens + page_tokens - 1) / page_tokens + std::max(options.num_slots, 1);
 }
 
+Config with_budget_within(Config config, const BackendOptions& options) {
+  const std::int64_t ratio = std::max(config.compress_ratio, 1), longest = longest_sequence(config, pages_for(config, options));
+  const std::int64_t most = (longest + ratio - 1) / ratio * ratio;  // a multiple of the ratio, as the config's own is
+  config.index_budget = static_cast<int>(std::min<std::int64_t>(config.index_budget, most));
+  return config;
+}
+
 int longest_sequence(const Config& config, int num_pages) {
   const std::int64_t tokens = static_cast<std::int64_t>(num_pages) * make_state_layout(config).page_tokens;
   return static_cast<int>(std::min<std::int64_t>(tokens, config.max_positions));

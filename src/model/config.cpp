@@ -160,6 +160,7 @@ void read_ple(ConfigReader& in, Config& c) {
 void read_mtp(ConfigReader& in, Config& c) {
   const nlohmann::json* mtp = in.find("mtp");
   int from_group = 0;
+  if (mtp != nullptr && !mtp->is_null() && !mtp->is_object()) in.refuse("mtp", "an object", mtp->dump());
   if (mtp != nullptr && mtp->is_object() && mtp->contains("num_hidden_layers")) {
     const auto& count = (*mtp)["num_hidden_layers"];
     if (!count.is_number_integer() || !in_range(count, 0, kMaxStreams))

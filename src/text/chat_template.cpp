@@ -43,9 +43,14 @@ ChatTemplate ChatTemplate::parse(std::string_view source, std::string_view where
 
 ChatTemplate ChatTemplate::load(const std::filesystem::path& model_directory) {
   const auto file = model_directory / "chat_template.jinja";
-  if (std::filesystem::exists(file)) return parse(read_file(file), file.string());
+  // A link to nothing is there, and reading it says what is wrong.
+  const auto there = [](const std::filesystem::path& path) {
+    std::error_code error;
+    return std::filesystem::exists(std::filesystem::symlink_status(path, error));
+  };
+  if (there(file)) return parse(read_file(file), file.string());
   const auto config = model_directory / "tokenizer_config.json";
-  if (!std::filesystem::exists(config)) {
+  if (!there(config)) {
     fail<LoadError>("{}: no chat template: neither chat_template.jinja nor tokenizer_config.json is there", model_directory.string());
   }
   nlohmann::ordered_json json;

@@ -91,6 +91,7 @@ void check_tools(const Json& tools) {
   }
 }
 
+constexpr std::size_t kMostFlags = 256;  // an object that keeps order finds a key by looking at all of them
 constexpr std::array<std::string_view, 3> kTopLevel = {"messages", "tools", "flags"};
 
 }  // namespace
@@ -115,6 +116,7 @@ nlohmann::ordered_json conversation_variables(const nlohmann::ordered_json& conv
   const auto flags = conversation.find("flags");
   if (flags == conversation.end() || flags->is_null()) return variables;
   if (!flags->is_object()) refuse("flags", "an object", *flags);
+  if (flags->size() > kMostFlags) fail<InputError>("flags: {} of them, at most {}", flags->size(), kMostFlags);
   for (const auto& [key, value] : flags->items()) {
     if (key == "messages" || key == "tools") fail<InputError>("flags.{}: this variable is given at the top level", key);
     variables[key] = value;

@@ -105,6 +105,7 @@ class Builder {
 }  // namespace
 
 nlohmann::ordered_json parse_json_bounded(std::string_view text, std::string_view where, int max_depth) {
+  if (const auto at = nul_byte(text)) fail<InputError>("{}: not valid JSON: a NUL byte at {}", where, *at);
   Builder builder(where, max_depth);
   Json::sax_parse(text.begin(), text.end(), &builder);
   return builder.take();

@@ -32,6 +32,7 @@ std::string excerpt(std::string_view text) {
 
 // Parses with a bound on depth; a key that an object has twice is an error, since one of the two would be lost.
 json parse_json(std::string_view text, std::string_view where) {
+  if (const auto at = nul_byte(text)) fail<LoadError>("{}: not valid JSON: a NUL byte at {}", where, *at);
   std::vector<std::size_t> keys;  // seen so far, per open object
   const auto watch = [&](int depth, json::parse_event_t event, json& value) {
     if (depth > kMaxDepth) fail<LoadError>("{}: nested deeper than {} levels", where, kMaxDepth);

@@ -28,6 +28,11 @@ TEST(refusals, options_that_contradict_each_other) {
   expect_refused({"bench", "decode", "-c", "64"}, "unknown flag -c");
 }
 
+TEST(refusals, control_bytes_reach_no_terminal) {
+  expect_refused({"run", "-p", "x", "-m", "no\x1b[31msuch"}, "no\\x1b[31msuch");
+  expect_refused({"run", "-p", "x", "--logit-bias", "99999999999:100"}, "--logit-bias must be ID:BIAS");
+}
+
 TEST(refusals, values_that_are_none) {
   for (const char* flag : {"-n", "--temp", "--top-k", "--top-p", "--min-p", "--repeat-penalty", "--logprobs"})
     expect_refused({"run", "-p", "x", flag, ""}, "must be a number, got nothing");
