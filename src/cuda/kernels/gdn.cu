@@ -9,7 +9,8 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr float kL2Eps = 1e-6f;
-constexpr int kColumns = 32, kSlices = kThreads / kColumns;  // of the recurrence
+constexpr int kColumns = 128, kTokenBatch = 8;  // of the recurrence
+constexpr int kChains = 4;                      // sums side by side, so that one does not wait on itself; a piece of shared memory
 
 __global__ void gdn_conv_kernel(const GdnShape s, const float* taps, const bf16* projected, bf16* out, const StepRows r) {
   const int ch = blockIdx.y * kThreads + threadIdx.x;
@@ -63,15 +64,18 @@ __global__ void gdn_gates_kernel(const GdnShape s, const GdnWeightsView w, const
   }
 }
 
-// S of 32 columns of one value head: thread (slice, column) holds rows slice, slice + 8, ... of its column.
-template <int kRows>
-__global__ void __launch_bounds__(kThreads) gdn_recurrence_kernel(const GdnShape s, const GdnBuffers buffers, const StepRows r) {
-  __shared__ float keys[2][kRows * kSlices], queries[2][kRows * kSlices];
-  __shared__ float recalled[kSlices][kColumns], outs[kSlices][kColumns];
+// A thread owns one column of S in registers, four rows to a piece, and needs no other: keys and queries of kTokenBatch tokens at a time
+// come through shared memory.
+template <int kKeys>
+__global__ void __launch_bounds__(kColumns, 1) gdn_recurrence_kernel(const GdnShape s, const GdnBuffers buffers, const StepRows r) {
+  constexpr int kPieces = kKeys / kChains;
+  struct Token {
+    float4 key[kPieces], query[kPieces];
+    float decay, beta;
+  };
+  __shared__ Token tokens[kTokenBatch];
   const int column_blocks = (s.V + kColumns - 1) / kColumns;
-  const int hv = blockIdx.x / column_blocks, b = blockIdx.y;
-  const int slice = threadIdx.x / kColumns, lane = threadIdx.x % kColumns;
-  const int column = blockIdx.x % column_blocks * kColumns + lane;
+  const int hv = blockIdx.x / column_blocks, b = blockIdx.y, column = blockIdx.x % column_blocks * kColumns + static_cast<int>(threadIdx.x);
   const int hk = hv / (s.HV / s.HK);
   const bool real = column < s.V;
   const float query_scale = 1.0f / sqrtf(static_cast<float>(s.K));
@@ -79,59 +83,62 @@ __global__ void __launch_bounds__(kThreads) gdn_recurrence_kernel(const GdnShape
   const std::size_t head = static_cast<std::size_t>(hv) * s.K * s.V + column;
   auto* state = reinterpret_cast<float*>(slot_memory(r, r.slot[b]) + s.state_offset) + head;
 
-  float S[kRows];
+  float4 S[kPieces];
+  // Sizes behind an asm: else the compiler keeps an address and a comparison for every row of S all through the loop.
+  const auto opaque = [](int size) {
+    asm volatile("" : "+r"(size));
+    return size;
+  };
+  {
+    const int V = opaque(s.V), rows = real ? opaque(s.K) : 0;
+    const auto element = [&](int i) { return i < rows ? state[static_cast<std::size_t>(i) * V] : 0.0f; };
 #pragma unroll
-  for (int j = 0; j < kRows; ++j) {
-    const int i = slice + j * kSlices;
-    S[j] = real && i < s.K ? state[static_cast<std::size_t>(i) * s.V] : 0.0f;
+    for (int i = 0; i < kPieces; ++i) S[i] = {element(4 * i), element(4 * i + 1), element(4 * i + 2), element(4 * i + 3)};
   }
   const auto store = [&](float* to) {
+    const int V = opaque(s.V), rows = real ? opaque(s.K) : 0;
+    const auto put = [&](int i, float x) {
+      if (i < rows) to[static_cast<std::size_t>(i) * V] = x;
+    };
 #pragma unroll
-    for (int j = 0; j < kRows; ++j) {
-      const int i = slice + j * kSlices;
-      if (real && i < s.K) to[static_cast<std::size_t>(i) * s.V] = S[j];
-    }
+    for (int i = 0; i < kPieces; ++i) put(4 * i, S[i].x), put(4 * i + 1, S[i].y), put(4 * i + 2, S[i].z), put(4 * i + 3, S[i].w);
   };
-  const auto load_token = [&](int t) {
-    const bf16* row = buffers.conv + static_cast<std::size_t>(t) * s.conv;
-    const float* inverse = buffers.inverse_norms + static_cast<std::size_t>(t) * 2 * s.HK;
-    for (int i = threadIdx.x; i < kRows * kSlices; i += kThreads) {
-      queries[t & 1][i] = i < s.K ? query_scale * (inverse[hk] * to_f32(row[hk * s.K + i])) : 0.0f;
-      keys[t & 1][i] = i < s.K ? inverse[s.HK + hk] * to_f32(row[(s.HK + hk) * s.K + i]) : 0.0f;
+  for (int t0 = first; t0 < end; t0 += kTokenBatch) {
+    const int count = min(kTokenBatch, end - t0);
+    __syncthreads();  // the last batch has been read
+    for (int e = threadIdx.x; e < count * kKeys; e += kColumns) {
+      const int i = e % kKeys, t = t0 + e / kKeys;
+      const bf16* row = buffers.conv + static_cast<std::size_t>(t) * s.conv;
+      const float* inverse = buffers.inverse_norms + static_cast<std::size_t>(t) * 2 * s.HK;
+      Token& token = tokens[e / kKeys];
+      reinterpret_cast<float*>(token.query)[i] = i < s.K ? query_scale * (inverse[hk] * to_f32(row[hk * s.K + i])) : 0.0f;
+      reinterpret_cast<float*>(token.key)[i] = i < s.K ? inverse[s.HK + hk] * to_f32(row[(s.HK + hk) * s.K + i]) : 0.0f;
+      if (i == 0) {
+        token.decay = buffers.decay[static_cast<std::size_t>(t) * s.HV + hv];
+        token.beta = buffers.beta[static_cast<std::size_t>(t) * s.HV + hv];
+      }
     }
-  };
-  if (first < end) load_token(first);
-  for (int t = first; t < end; ++t) {
-    __syncthreads();  // this token's keys and queries are written; the last token's sums have been read
-    const float* k = keys[t & 1];
-    const float* q = queries[t & 1];
-    float partial = 0.0f;
+    __syncthreads();  // the batch's keys, queries and gates are in shared memory
+    for (int j = 0; j < count; ++j) {
+      const Token& token = tokens[j];
+      const int t = t0 + j;
+      const float v = real ? to_f32(buffers.conv[static_cast<std::size_t>(t) * s.conv + 2 * s.HK * s.K + hv * s.V + column]) : 0.0f;
+      float4 sum = {};
 #pragma unroll
-    for (int j = 0; j < kRows; ++j) partial = fmaf(k[slice + j * kSlices], S[j], partial);
-    recalled[slice][lane] = partial;
-    __syncthreads();  // every slice of r is written
-    float sum = recalled[0][lane];
+      for (int i = 0; i < kPieces; ++i) {
+        const float4 k = token.key[i];
+        sum = {fmaf(k.x, S[i].x, sum.x), fmaf(k.y, S[i].y, sum.y), fmaf(k.z, S[i].z, sum.z), fmaf(k.w, S[i].w, sum.w)};
+      }
+      const float decay = token.decay, u = token.beta * (v - decay * ((sum.x + sum.y) + (sum.z + sum.w)));
+      float4 out = {};
 #pragma unroll
-    for (int i = 1; i < kSlices; ++i) sum += recalled[i][lane];
-    const std::size_t gate = static_cast<std::size_t>(t) * s.HV + hv;
-    const float decay = buffers.decay[gate];
-    const float v = real ? to_f32(buffers.conv[static_cast<std::size_t>(t) * s.conv + 2 * s.HK * s.K + hv * s.V + column]) : 0.0f;
-    const float u = buffers.beta[gate] * (v - decay * sum);
-    partial = 0.0f;
-#pragma unroll
-    for (int j = 0; j < kRows; ++j) {
-      S[j] = fmaf(k[slice + j * kSlices], u, decay * S[j]);
-      partial = fmaf(q[slice + j * kSlices], S[j], partial);
-    }
-    outs[slice][lane] = partial;
-    if (r.save_slot[t] >= 0) store(reinterpret_cast<float*>(slot_memory(r, r.save_slot[t]) + s.state_offset) + head);
-    if (t + 1 < end) load_token(t + 1);
-    __syncthreads();  // every slice of o is written
-    if (slice == 0 && real) {
-      sum = outs[0][lane];
-#pragma unroll
-      for (int i = 1; i < kSlices; ++i) sum += outs[i][lane];
-      buffers.core[(static_cast<std::size_t>(t) * s.HV + hv) * s.V + column] = to_b16(sum);
+      for (int i = 0; i < kPieces; ++i) {
+        const float4 k = token.key[i], q = token.query[i];
+        S[i] = {fmaf(k.x, u, decay * S[i].x), fmaf(k.y, u, decay * S[i].y), fmaf(k.z, u, decay * S[i].z), fmaf(k.w, u, decay * S[i].w)};
+        out = {fmaf(q.x, S[i].x, out.x), fmaf(q.y, S[i].y, out.y), fmaf(q.z, S[i].z, out.z), fmaf(q.w, S[i].w, out.w)};
+      }
+      if (real) buffers.core[(static_cast<std::size_t>(t) * s.HV + hv) * s.V + column] = to_b16((out.x + out.y) + (out.z + out.w));
+      if (r.save_slot[t] >= 0) store(reinterpret_cast<float*>(slot_memory(r, r.save_slot[t]) + s.state_offset) + head);
     }
   }
   store(state);
@@ -152,10 +159,10 @@ __global__ void gdn_gated_norm_kernel(const GdnShape s, const float* weight, con
   }
 }
 
-template <int kRows>
+template <int kKeys>
 void launch_recurrence(const GdnShape& s, const GdnBuffers& b, const StepRows& r, const Stream& stream) {
   const int blocks = s.HV * ceil_div(s.V, kColumns);
-  launch("gdn_recurrence", gdn_recurrence_kernel<kRows>, {dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(r.B)), dim3(kThreads)},
+  launch("gdn_recurrence", gdn_recurrence_kernel<kKeys>, {dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(r.B)), dim3(kColumns)},
          stream, s, b, r);
 }
 
@@ -181,9 +188,9 @@ void gdn_gates(const GdnShape& s, const GdnWeightsView& w, const GdnBuffers& b, 
 
 void gdn_recurrence(const GdnShape& s, const GdnBuffers& b, const StepRows& r, const Stream& stream) {
   TETRAD_CHECK(s.K <= kGdnMaxKey, "gdn: keys of {} elements, at most {}", s.K, kGdnMaxKey);
-  if (s.K <= 64) return launch_recurrence<8>(s, b, r, stream);
-  if (s.K <= 128) return launch_recurrence<16>(s, b, r, stream);
-  launch_recurrence<kGdnMaxKey / kSlices>(s, b, r, stream);
+  if (s.K <= 32) return launch_recurrence<32>(s, b, r, stream);
+  if (s.K <= 128) return launch_recurrence<128>(s, b, r, stream);
+  launch_recurrence<kGdnMaxKey>(s, b, r, stream);
 }
 
 void gdn_gated_norm(const GdnShape& s, const GdnWeightsView& w, const GdnBuffers& b, int T, const Stream& stream) {

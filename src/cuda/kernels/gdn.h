@@ -8,10 +8,10 @@
 //             copied to save_slot[t] after row t. A slot out of range traps
 //   Output    conv_out [T, conv_dim] bf16; decay, beta [T, HV] f32, inverse norms [T, 2*HK] f32; core, then y [T, HV*V] bf16
 //   Rounding  conv sum and silu to bf16; q, k, S, r, u float32; beta, o, norm, product to bf16
-//   Order     taps ascending; K in 8 strided slices, each ascending, then the slices: independent of T and of what shares the batch, and
-//             one step is what T rows do one by one
+//   Order     taps ascending; K in four interleaved chains, each ascending, added in pairs: independent of T and of what shares the batch,
+//             and one step is what T rows do one by one
 //   Hazards   the window is read by gdn_conv and moved on by gdn_move_window, a launch of its own
-//   Launch    recurrence: grid (HV * V/32, B), 256 threads, S in registers
+//   Launch    recurrence: grid (HV * V/128, B), 128 threads, a column of S in each one's registers
 //   Bytes     8*HV*K*V per sequence; latency-bound in T
 //   Oracle    cpu::gdn_layer
 //   Tests     gpu/gdn_test

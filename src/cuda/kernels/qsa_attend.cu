@@ -14,7 +14,8 @@ constexpr int kScoreThreads = 128, kScoreKeys = 64;  // a warp takes 16 keys
 constexpr int kScoreRows = 8;                        // query rows per block
 constexpr int kAttendThreads = 128, kAttendKeys = 64;
 constexpr int kSoftmaxThreads = 256;
-constexpr int kValueThreads = 128, kHeadTile = 4;
+constexpr int kValueThreads = 128;
+constexpr int kFewHeads = 4, kManyHeads = 12;  // query heads of a block that share a row of V; twelve is the published model's group
 
 // Dot products of 16 rows with 8 columns of queries, DI or DH wide. Lane (g, t): rows g and g + 8, column g.
 __device__ __forceinline__ void dot_tile(const bf16* upper, const bf16* lower, const bf16* query, int width, float* acc) {
@@ -134,60 +135,78 @@ __global__ void __launch_bounds__(kSoftmaxThreads) attend_softmax_kernel(const Q
 
 __device__ __forceinline__ bf16 gated(float o, bf16 gate) { return to_b16(round_b16(o) * round_b16(sigmoid_f32(to_f32(gate)))); }
 
+// Two neighbouring elements of a row; kPairs where every row begins at an even element.
+template <bool kPairs>
+__device__ __forceinline__ float2 load_pair(const bf16* row, int d, int width) {
+  if constexpr (kPairs) {
+    const unsigned both = *reinterpret_cast<const unsigned*>(row + d);
+    return make_float2(__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000u));
+  }
+  return make_float2(to_f32(row[d]), d + 1 < width ? to_f32(row[d + 1]) : 0.0f);
+}
+
 // Grid (splits, HKV * head tiles, rows): weighted sums of the chunks [x * chunks / splits, ...) of kValueChunk positions, each chunk from
 // zero, chunks added in order. One split finishes the row; several leave one sum per chunk for attend_combine.
-// Shared: [kValueChunk] rows, [kValueChunk, kHeadTile] probabilities.
+template <int kHeads, bool kPairs>
 __global__ void __launch_bounds__(kValueThreads) attend_values_kernel(const QsaShape s, const bf16* projected, const QsaGroup g,
                                                                       const float* scores, float* partial, bf16* y, const StepRows r) {
   __shared__ const bf16* rows[kValueChunk];
-  __shared__ float4 weights[kValueChunk];
-  const int group = s.HQ / s.HKV, tiles = (group + kHeadTile - 1) / kHeadTile;
-  const int i = blockIdx.z, t = g.first + i, kv = blockIdx.y / tiles, tile = blockIdx.y % tiles * kHeadTile;
+  __shared__ float4 weights[kValueChunk][kHeads / 4];
+  const int group = s.HQ / s.HKV, tiles = (group + kHeads - 1) / kHeads;
+  const int i = blockIdx.z, t = g.first + i, kv = blockIdx.y / tiles, tile = blockIdx.y % tiles * kHeads;
   const int count = row_count(s, g, i), chunks = (count + kValueChunk - 1) / kValueChunk, per_split = (chunks + gridDim.x - 1) / gridDim.x;
-  const int b = sequence_of(r, t), last = r.position[t], heads = min(kHeadTile, group - tile);
+  const int b = sequence_of(r, t), last = r.position[t], heads = min(kHeads, group - tile);
   const float* p = scores + (static_cast<std::size_t>(i) * s.HQ + kv * group + tile) * s.attended;
   const std::size_t head0 = static_cast<std::size_t>(kv * group + tile);
-  for (int d = threadIdx.x * 2; d < (s.DH + 2 * kValueThreads - 1) / (2 * kValueThreads) * 2 * kValueThreads; d += 2 * kValueThreads) {
-    float total[2 * kHeadTile];
+  for (int d0 = 0; d0 < s.DH; d0 += 2 * kValueThreads) {
+    const int d = d0 + 2 * static_cast<int>(threadIdx.x);
+    float2 total[kHeads];
     for (int chunk = blockIdx.x * per_split; chunk < min(chunks, static_cast<int>(blockIdx.x + 1) * per_split); ++chunk) {
       const int first = chunk * kValueChunk, n_end = min(kValueChunk, count - first);
       __syncthreads();  // the last chunk has been read
       for (int n = threadIdx.x; n < n_end; n += kValueThreads) {
         rows[n] = cache_row(s, r, b, position_of(s, g, i, first + n, last), kv, s.v_offset);
-        float w[kHeadTile];
-        for (int h = 0; h < kHeadTile; ++h) w[h] = h < heads ? p[static_cast<std::size_t>(h) * s.attended + first + n] : 0.0f;
-        weights[n] = make_float4(w[0], w[1], w[2], w[3]);
+        auto* w = reinterpret_cast<float*>(weights[n]);
+#pragma unroll
+        for (int h = 0; h < kHeads; ++h) w[h] = h < heads ? p[static_cast<std::size_t>(h) * s.attended + first + n] : 0.0f;
       }
       __syncthreads();  // the chunk's rows and probabilities are in shared memory
-      float acc[2 * kHeadTile] = {};
+      float2 acc[kHeads] = {};
       if (d < s.DH) {
 #pragma unroll 8
         for (int n = 0; n < n_end; ++n) {
-          const float v0 = to_f32(rows[n][d]), v1 = d + 1 < s.DH ? to_f32(rows[n][d + 1]) : 0.0f;
-          const float4 w = weights[n];
-          acc[0] = fmaf(w.x, v0, acc[0]), acc[1] = fmaf(w.x, v1, acc[1]);
-          acc[2] = fmaf(w.y, v0, acc[2]), acc[3] = fmaf(w.y, v1, acc[3]);
-          acc[4] = fmaf(w.z, v0, acc[4]), acc[5] = fmaf(w.z, v1, acc[5]);
-          acc[6] = fmaf(w.w, v0, acc[6]), acc[7] = fmaf(w.w, v1, acc[7]);
+          const float2 v = load_pair<kPairs>(rows[n], d, s.DH);
+#pragma unroll
+          for (int h = 0; h < kHeads / 4; ++h) {
+            const float4 w = weights[n][h];
+            acc[4 * h] = {fmaf(w.x, v.x, acc[4 * h].x), fmaf(w.x, v.y, acc[4 * h].y)};
+            acc[4 * h + 1] = {fmaf(w.y, v.x, acc[4 * h + 1].x), fmaf(w.y, v.y, acc[4 * h + 1].y)};
+            acc[4 * h + 2] = {fmaf(w.z, v.x, acc[4 * h + 2].x), fmaf(w.z, v.y, acc[4 * h + 2].y)};
+            acc[4 * h + 3] = {fmaf(w.w, v.x, acc[4 * h + 3].x), fmaf(w.w, v.y, acc[4 * h + 3].y)};
+          }
         }
       }
       if (gridDim.x > 1) {
 #pragma unroll
-        for (int e = 0; e < 2 * kHeadTile; ++e)
-          if (e / 2 < heads && d + e % 2 < s.DH)
-            partial[((static_cast<std::size_t>(i) * s.HQ + head0 + e / 2) * s.value_chunks() + chunk) * s.DH + d + e % 2] = acc[e];
+        for (int h = 0; h < kHeads; ++h) {
+          if (h >= heads || d >= s.DH) continue;
+          float* to = partial + ((static_cast<std::size_t>(i) * s.HQ + head0 + h) * s.value_chunks() + chunk) * s.DH + d;
+          to[0] = acc[h].x;
+          if (d + 1 < s.DH) to[1] = acc[h].y;
+        }
         continue;
       }
 #pragma unroll
-      for (int e = 0; e < 2 * kHeadTile; ++e) total[e] = chunk == 0 ? acc[e] : total[e] + acc[e];
+      for (int h = 0; h < kHeads; ++h) total[h] = chunk == 0 ? acc[h] : make_float2(total[h].x + acc[h].x, total[h].y + acc[h].y);
     }
     if (gridDim.x > 1) continue;
 #pragma unroll
-    for (int e = 0; e < 2 * kHeadTile; ++e) {
-      const std::size_t head = head0 + e / 2;
-      if (e / 2 >= heads || d + e % 2 >= s.DH) continue;
-      const bf16 gate = projected[static_cast<std::size_t>(t) * s.row + head * 2 * s.DH + s.DH + d + e % 2];
-      y[(static_cast<std::size_t>(t) * s.HQ + head) * s.DH + d + e % 2] = gated(total[e], gate);
+    for (int h = 0; h < kHeads; ++h) {
+      if (h >= heads || d >= s.DH) continue;
+      const bf16* gate = projected + static_cast<std::size_t>(t) * s.row + (head0 + h) * 2 * s.DH + s.DH + d;
+      bf16* out = y + (static_cast<std::size_t>(t) * s.HQ + head0 + h) * s.DH + d;
+      out[0] = gated(total[h].x, gate[0]);
+      if (d + 1 < s.DH) out[1] = gated(total[h].y, gate[1]);
     }
   }
 }
@@ -206,6 +225,20 @@ __global__ void attend_combine_kernel(const QsaShape s, const bf16* projected, c
 
 unsigned u(int x) { return static_cast<unsigned>(x); }
 
+template <int kHeads>
+void launch_values(const QsaShape& s, const bf16* projected, const QsaGroup& g, const QsaScratch& scratch, bf16* y, const StepRows& r,
+                   const Stream& stream) {
+  constexpr int kEnoughBlocks = 2 * 132;  // two for each multiprocessor of the largest target
+  const int tiles = ceil_div(s.HQ / s.HKV, kHeads);
+  const int splits = g.count * s.HKV * tiles >= kEnoughBlocks || g.count > scratch.split_rows ? 1 : s.value_chunks();
+  const LaunchShape shape{dim3(u(splits), u(s.HKV * tiles), u(g.count)), dim3(kValueThreads)};
+  launch("attend_values", s.DH % 2 == 0 ? attend_values_kernel<kHeads, true> : attend_values_kernel<kHeads, false>, shape, stream, s,
+         projected, g, scratch.scores, scratch.partial, y, r);
+  if (splits > 1)
+    launch("attend_combine", attend_combine_kernel, {dim3(u(s.HQ), u(g.count)), dim3(kValueThreads)}, stream, s, projected, g,
+           scratch.partial, y);
+}
+
 }  // namespace
 
 void qsa_scores(const QsaShape& s, const bf16* projected, const QsaGroup& g, int most_blocks, const StepRows& r, const Stream& stream) {
@@ -220,8 +253,6 @@ void qsa_scores(const QsaShape& s, const bf16* projected, const QsaGroup& g, int
 void qsa_attend(const QsaShape& s, const bf16* projected, const QsaGroup& all, const QsaScratch& scratch, bf16* y, const StepRows& r,
                 const Stream& stream) {
   const auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(s.DH)));
-  const int group = s.HQ / s.HKV, tiles = ceil_div(group, kHeadTile);
-  constexpr int kEnoughBlocks = 2 * 132;  // two for each multiprocessor of the largest target
   for (int first = 0; first < all.count; first += scratch.rows) {
     QsaGroup g = all;
     g.first += first;
@@ -231,12 +262,8 @@ void qsa_attend(const QsaShape& s, const bf16* projected, const QsaGroup& all, c
     launch("attend_scores", attend_scores_kernel, {dim3(u(ceil_div(s.attended, kAttendKeys)), u(s.HKV), u(g.count)), dim3(kAttendThreads)},
            stream, s, projected, g, scratch.scores, scale, r);
     launch("attend_softmax", attend_softmax_kernel, {dim3(u(s.HQ), u(g.count)), dim3(kSoftmaxThreads)}, stream, s, g, scratch.scores);
-    const int splits = g.count * s.HKV * tiles >= kEnoughBlocks || g.count > scratch.split_rows ? 1 : s.value_chunks();
-    launch("attend_values", attend_values_kernel, {dim3(u(splits), u(s.HKV * tiles), u(g.count)), dim3(kValueThreads)}, stream, s,
-           projected, g, scratch.scores, scratch.partial, y, r);
-    if (splits > 1)
-      launch("attend_combine", attend_combine_kernel, {dim3(u(s.HQ), u(g.count)), dim3(kValueThreads)}, stream, s, projected, g,
-             scratch.partial, y);
+    s.HQ / s.HKV > kFewHeads ? launch_values<kManyHeads>(s, projected, g, scratch, y, r, stream)
+                             : launch_values<kFewHeads>(s, projected, g, scratch, y, r, stream);
   }
 }
 
