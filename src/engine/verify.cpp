@@ -71,11 +71,18 @@ class Replay {
       : pool_(pool), stepper_(pool), golden_(file), vocab_(pool.backend().config().vocab_size) {}
 
   VerifyReport run() {
-    for (int i = 0; golden_.has(name(i, "tokens")); ++i) {
-      check_prefill_and_decode(i);
-      if (!stage_names(i).empty()) check_stages(i);
+    int count = 0;
+    for (; golden_.has(name(count, "tokens")); ++count) {
+      check_prefill_and_decode(count);
+      if (!stage_names(count).empty()) check_stages(count);
     }
     if (report_.rows.empty()) fail<LoadError>("{}: holds no case (case0.tokens is missing)", path());
+    // A case lost from the middle would take those after it along.
+    for (const TensorInfo& info : golden_.file().tensors()) {
+      bool known = false;
+      for (int i = 0; i < count && !known; ++i) known = info.name.starts_with(name(i, ""));
+      if (!known) fail<LoadError>("{}: tensor {} belongs to no case from 0 to {}; the file is damaged", path(), info.name, count - 1);
+    }
     return std::move(report_);
   }
 

@@ -171,6 +171,11 @@ TEST_F(Tensors, runs_that_lie_far_apart_are_damage) {
               "case0.logits: the reference's runs f32_cpu and bf16_cpu lie");
 }
 
+TEST_F(Tensors, a_case_missing_from_the_middle_is_damage) {
+  copy_goldens(file_, [](const std::string& name) { return name.starts_with("case0.") || name.starts_with("case2."); });
+  expect_part(message_of<LoadError>([&] { verify_goldens(*model_.pool, file_); }), "belongs to no case from 0 to 0");
+}
+
 TEST_F(Tensors, ids_outside_the_vocabulary_are_damage) {
   copy_goldens(
       file_, [](const std::string& name) { return name.starts_with("case0."); },
