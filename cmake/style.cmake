@@ -15,6 +15,9 @@ foreach(check includes docs tree)
   tetrad_style_test(${check}_can_fail ${Python3_EXECUTABLE} ${scripts}/check_${check}.py --self-test)
 endforeach()
 
+tetrad_style_test(kernels_doc ${Python3_EXECUTABLE} ${scripts}/make_kernels_doc.py --check)
+tetrad_style_test(kernels_doc_can_fail ${Python3_EXECUTABLE} ${scripts}/make_kernels_doc.py --self-test)
+
 file(GLOB_RECURSE formatted CONFIGURE_DEPENDS
      ${CMAKE_SOURCE_DIR}/src/*.h ${CMAKE_SOURCE_DIR}/src/*.cpp ${CMAKE_SOURCE_DIR}/src/*.cu ${CMAKE_SOURCE_DIR}/src/*.cuh
      ${CMAKE_SOURCE_DIR}/tests/*.h ${CMAKE_SOURCE_DIR}/tests/*.cpp

@@ -7,8 +7,10 @@
 //   Rounding  none
 //   NaN       a logits row that is not finite throughout fails (record_fault)
 //   Traps     token id, logit row or slot out of range
+//   Order     no sums
+//   Launch    a block per row; lengths a thread per sequence
 //   Oracle    cpu::forward
-//   Tests     gpu/forward_test
+//   Tests     gpu/backend_test; verify: logits
 #include "base/bf16.h"
 #include "cuda/kernels/step_rows.h"
 #include "cuda/runtime/stream.h"

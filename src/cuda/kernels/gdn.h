@@ -14,7 +14,7 @@
 //   Launch    recurrence: grid (HV * V/128, B), 128 threads, a column of S in each one's registers
 //   Bytes     8*HV*K*V per sequence; latency-bound in T
 //   Oracle    cpu::gdn_layer
-//   Tests     gpu/gdn_test
+//   Tests     gpu/backend_test; properties/state_test on the device; verify: gdn.core, gdn.normed
 #include "base/bf16.h"
 #include "cuda/kernels/step_rows.h"
 #include "cuda/runtime/stream.h"

@@ -10,7 +10,7 @@
 //   Launch    hc_norm grid (T, HC) of 256 threads; the others one thread per element
 //   Bytes     hc_norm and hc_mean 4*HC*D, hc_inject 4*HC*D + 2*D per row
 //   Oracle    cpu::hc_mix, cpu::hc_inject
-//   Tests     gpu/hyper_connections_test
+//   Tests     gpu/backend_test; properties/state_test on the device; verify: attn.mixed, attn.inject, mlp.mixed
 #include "base/bf16.h"
 #include "cuda/kernels/linear.h"
 #include "cuda/runtime/stream.h"

@@ -12,7 +12,7 @@
 //   Traps     expert ids out of range
 //   Launch    route: a warp per row; group: one block of 1024; the others a thread per element
 //   Oracle    cpu::route, cpu::moe_layer
-//   Tests     gpu/moe_test
+//   Tests     gpu/backend_test; verify: moe.weights, moe.experts, moe.routed_out, moe.shared_out
 #include "base/bf16.h"
 #include "cuda/kernels/linear.h"
 #include "cuda/kernels/step_rows.h"

@@ -18,7 +18,7 @@
 //   Launch    rows in groups of G, so that scores of long contexts stay bounded; select grid G of 512; attention in four launches
 //   Bytes     attention: 4*DH*HKV per position and row; scores: 2*DI per block and eight rows
 //   Oracle    cpu::qsa_layer, cpu::select_blocks
-//   Tests     gpu/qsa_test
+//   Tests     gpu/backend_test; properties/state_test on the device; verify: qsa.q_normed, qsa.selected, qsa.gated
 #include "base/bf16.h"
 #include "cuda/kernels/step_rows.h"
 #include "cuda/runtime/stream.h"
