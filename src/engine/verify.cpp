@@ -13,6 +13,7 @@
 
 #include "base/bf16.h"
 #include "engine/golden_file.h"
+#include "engine/golden_json.h"
 #include "engine/tap_store.h"
 
 namespace tetrad {
@@ -71,6 +72,7 @@ class Replay {
       : pool_(pool), stepper_(pool), golden_(file), vocab_(pool.backend().config().vocab_size) {}
 
   VerifyReport run() {
+    const int described = check_description();
     int count = 0;
     for (; golden_.has(name(count, "tokens")); ++count) {
       check_prefill_and_decode(count);
@@ -83,6 +85,7 @@ class Replay {
       for (int i = 0; i < count && !known; ++i) known = info.name.starts_with(name(i, ""));
       if (!known) fail<LoadError>("{}: tensor {} belongs to no case from 0 to {}; the file is damaged", path(), info.name, count - 1);
     }
+    if (count != described) fail<LoadError>("{}: holds {} cases, golden.json beside it describes {}", path(), count, described);
     return std::move(report_);
   }
 
@@ -97,6 +100,25 @@ class Replay {
       fail<LoadError>("{}: {}: id {} is outside the vocabulary [0, {})", path(), name(i, what), *unknown, vocab_);
     if (values.empty()) fail<LoadError>("{}: {}: holds no id", path(), name(i, what));
     return {values.begin(), values.end()};
+  }
+
+  // What was recorded stands in golden.json beside the tensors: a case or its stages that were lost would not be missed otherwise. Returns
+  // the number of cases.
+  int check_description() const {
+    const std::filesystem::path file = std::filesystem::path(path()).replace_filename("golden.json");
+    const nlohmann::ordered_json json = read_golden_json(file);
+    const std::vector<GoldenValue> cases = GoldenValue(json, file.string()).field("cases").entries();
+    for (int i = 0; i < static_cast<int>(cases.size()); ++i) {
+      const GoldenValue& described = cases[static_cast<std::size_t>(i)];
+      if (!golden_.has(name(i, "tokens")))
+        fail<LoadError>("{}: {} is missing, {} describes it; the file is damaged", path(), name(i, "tokens"), described.where());
+      const std::size_t tokens = ids(i, "tokens").size();
+      if (described.field("tokens").json() != tokens)
+        described.field("tokens").refuse(fmt::format("{} has {} tokens here", name(i, "tokens"), tokens));
+      if (described.field("taps").json() != !stage_names(i).empty())
+        described.field("taps").refuse(fmt::format("case {} holds {} stages", i, stage_names(i).size()));
+    }
+    return static_cast<int>(cases.size());
   }
 
   // The distance between two runs of the reference, refused where no rounding explains it.

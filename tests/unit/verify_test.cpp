@@ -147,12 +147,23 @@ void copy_goldens(const std::filesystem::path& to, const std::function<bool(cons
 
 class Tensors : public ::testing::Test {
  protected:
+  // A description of the first `count` cases, as it lies beside the tensors.
+  void describe(std::size_t count) {
+    json description = json::parse(std::ifstream(test::golden_directory("rand-small") / "golden.json"));
+    description["cases"].erase(description["cases"].begin() + static_cast<std::ptrdiff_t>(count), description["cases"].end());
+    test::write_bytes(folder_ / "golden.json", description.dump());
+  }
+  std::string refusal() {
+    return message_of<LoadError>([&] { verify_goldens(*model_.pool, file_); });
+  }
+
   test::TempDir folder_;
   std::filesystem::path file_ = folder_ / "golden.safetensors";
   test::LoadedModel model_{test::golden_directory("rand-small")};
 };
 
 TEST_F(Tensors, without_stages_nothing_is_verified) {
+  describe(1);
   copy_goldens(file_, [](const std::string& name) { return name.starts_with("case0."); });
   const VerifyReport report = verify_goldens(*model_.pool, file_);
   EXPECT_EQ(report.rows.size(), 2u);
@@ -161,6 +172,7 @@ TEST_F(Tensors, without_stages_nothing_is_verified) {
 }
 
 TEST_F(Tensors, runs_that_lie_far_apart_are_damage) {
+  describe(1);
   copy_goldens(
       file_, [](const std::string& name) { return name.starts_with("case0."); },
       [](const std::string& name, std::vector<std::byte>& bytes) {
@@ -172,11 +184,26 @@ TEST_F(Tensors, runs_that_lie_far_apart_are_damage) {
 }
 
 TEST_F(Tensors, a_case_missing_from_the_middle_is_damage) {
+  describe(1);
   copy_goldens(file_, [](const std::string& name) { return name.starts_with("case0.") || name.starts_with("case2."); });
   expect_part(message_of<LoadError>([&] { verify_goldens(*model_.pool, file_); }), "belongs to no case from 0 to 0");
 }
 
+TEST_F(Tensors, what_the_description_names_must_be_there) {
+  describe(8);
+  copy_goldens(file_, [](const std::string& name) { return !name.starts_with("case7."); });
+  expect_part(refusal(), "case7.tokens is missing");
+  copy_goldens(file_, [](const std::string& name) { return !name.starts_with("case5.layer") && !name.starts_with("case5.final"); });
+  expect_part(refusal(), "cases[5].taps: case 5 holds 0 stages");
+  describe(7);
+  copy_goldens(file_, [](const std::string& name) { return name.starts_with("case"); });
+  expect_part(refusal(), "holds 8 cases, golden.json beside it describes 7");
+  std::filesystem::remove(folder_ / "golden.json");
+  expect_part(refusal(), "golden.json");
+}
+
 TEST_F(Tensors, ids_outside_the_vocabulary_are_damage) {
+  describe(1);
   copy_goldens(
       file_, [](const std::string& name) { return name.starts_with("case0."); },
       [](const std::string& name, std::vector<std::byte>& bytes) {
