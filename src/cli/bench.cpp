@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -21,8 +20,6 @@
 #include "cpu/kernel_bench.h"
 #include "cpu/roofline.h"
 #include "engine/stepper.h"
-#include "io/checkpoint.h"
-#include "model/load_weights.h"
 #include "model/step_work.h"
 
 namespace tetrad::cli {
@@ -73,19 +70,6 @@ struct Loaded {
   std::unique_ptr<StatePool> pool;
   std::unique_ptr<Stepper> stepper;
 };
-ModelWeights synthetic_weights(const BenchOptions& options, const Config& config) {
-  const auto expected = expected_tensors(config, published_layout(config));
-  std::vector<CheckpointTensor> tensors;
-  std::map<std::string_view, const ExpectedTensor*> by_name;
-  for (const ExpectedTensor& t : expected) {
-    tensors.push_back({.name = t.name, .dtype = t.dtype, .shape = t.shape, .data = nullptr, .num_bytes = t.num_bytes, .file = -1});
-    by_name[t.name] = &t;
-  }
-  const auto fill = [&](const CheckpointTensor& tensor, std::span<std::byte> bytes) {
-    fill_synthetic(*by_name.at(tensor.name), config, options.synthetic.seed, 0, bytes);
-  };
-  return load_weights(Checkpoint::in_memory(std::move(tensors), fill), config);
-}
 
 // `tokens_needed` of one sequence.
 Loaded load(const BenchOptions& options, std::int64_t tokens_needed) {
@@ -99,7 +83,7 @@ Loaded load(const BenchOptions& options, std::int64_t tokens_needed) {
     fail<InputError>("prompt + tokens exceed the model's {} positions: {} are needed, one run to warm up included", m.config.max_positions,
                      tokens_needed);
   const BackendSize size{.max_length = static_cast<int>(std::min<std::int64_t>(m.config.max_positions, tokens_needed + 1)), .num_slots = 2};
-  m.backend = synthetic ? make_backend(options.model, m.config, synthetic_weights(options, m.config), size)
+  m.backend = synthetic ? make_backend(options.model, m.config, synthetic_weights(options.synthetic, m.config), size)
                         : load_backend(options.model, m.config, size);
   m.pool = std::make_unique<StatePool>(*m.backend);
   m.stepper = std::make_unique<Stepper>(*m.pool);

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <map>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -14,10 +14,8 @@
 #include "cli/bench_step.h"
 #include "cli/devices.h"
 #include "cli/synthetic_options.h"
+#include "cli/terminal.h"
 #include "engine/stepper.h"
-#include "io/checkpoint.h"
-#include "model/load_weights.h"
-#include "model/step_work.h"
 #if defined(TETRAD_WITH_CUDA)
 #include "cuda/cuda_backend.h"
 #endif
@@ -35,20 +33,6 @@ struct StepOptions {
 
 // Weights up to this size are made on the host, like those of `synth`; larger ones on the device, where they are needed.
 constexpr std::uint64_t kHostWeightBytes = std::uint64_t{1} << 20;
-
-ModelWeights weights_of(const StepOptions& options, const Config& config) {
-  const auto expected = expected_tensors(config, published_layout(config));
-  std::vector<CheckpointTensor> tensors;
-  std::map<std::string_view, const ExpectedTensor*> by_name;
-  for (const ExpectedTensor& t : expected) {
-    tensors.push_back({.name = t.name, .dtype = t.dtype, .shape = t.shape, .data = nullptr, .num_bytes = t.num_bytes, .file = -1});
-    by_name[t.name] = &t;
-  }
-  const auto fill = [&](const CheckpointTensor& tensor, std::span<std::byte> bytes) {
-    fill_synthetic(*by_name.at(tensor.name), config, options.synthetic.seed, 0, bytes);
-  };
-  return load_weights(Checkpoint::in_memory(std::move(tensors), fill, kHostWeightBytes), config);
-}
 
 // A sequence of `context` tokens whose caches hold random values: reading so long a prompt first would take longer than the measurement.
 StateSnapshot random_past(const Backend& backend, int context) {
@@ -82,13 +66,17 @@ void bench_step(const StepOptions& options) {
   const Config config = parse_config(synthetic_json(options.synthetic), "synthetic config");
   const std::int64_t last = static_cast<std::int64_t>(options.context) + static_cast<std::int64_t>(options.rows) * (options.repeat + 3);
   if (last > config.max_positions) fail<InputError>("context and steps reach position {}, the model has {}", last, config.max_positions);
+  const std::int64_t tokens_in_all = last * options.batch, rows_in_all = static_cast<std::int64_t>(options.rows) * options.batch;
+  if (tokens_in_all > std::numeric_limits<int>::max())
+    fail<InputError>("{} sequences of {} tokens are {}, at most {} are planned for", options.batch, last, tokens_in_all,
+                     std::numeric_limits<int>::max());
   BackendOptions sizes;
   sizes.num_slots = options.batch + 1;
-  sizes.max_tokens = static_cast<int>(last * options.batch);
-  sizes.max_rows = options.rows * options.batch;
-  const auto backend = make_backend_on(options.device, config, weights_of(options, config), sizes, {});
+  sizes.max_tokens = static_cast<int>(tokens_in_all);
+  sizes.max_rows = static_cast<int>(rows_in_all);  // no more than the tokens
+  const auto backend = make_backend_on(options.device, config, synthetic_weights(options.synthetic, config, kHostWeightBytes), sizes, {});
   if (!backend->name().starts_with("cuda")) fail<InputError>("bench step measures a GPU, --device {} is none", options.device);
-  fmt::print(stderr, "{}", backend->memory_plan().table());
+  write_error(backend->memory_plan().table());
   const double roof = cuda::measure_copy_gb_per_s(*backend);
 
   StatePool pool(*backend);

@@ -2,11 +2,18 @@
 
 #include <CLI/CLI.hpp>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <span>
+#include <string_view>
+#include <utility>
 
 #include "base/error.h"
 #include "cli/value_checks.h"
+#include "io/checkpoint.h"
 #include "io/json_file.h"
+#include "model/load_weights.h"
+#include "model/weights_table.h"
 
 namespace tetrad::cli {
 namespace {
@@ -97,6 +104,20 @@ nlohmann::json synthetic_json(const SyntheticOptions& options) {
   const bool fp8 = wants_fp8(options.weights);
   const SyntheticSize size = merged(options.size, options.like == kBench ? bench_size() : SyntheticSize{});
   return synthetic_config(base_config(options), size, fp8, options.mtp, options.vision);
+}
+
+ModelWeights synthetic_weights(const SyntheticOptions& options, const Config& config, std::uint64_t largest) {
+  const auto expected = expected_tensors(config, published_layout(config));
+  std::vector<CheckpointTensor> tensors;
+  std::map<std::string_view, const ExpectedTensor*> by_name;
+  for (const ExpectedTensor& t : expected) {
+    tensors.push_back({.name = t.name, .dtype = t.dtype, .shape = t.shape, .data = nullptr, .num_bytes = t.num_bytes, .file = -1});
+    by_name[t.name] = &t;
+  }
+  const auto fill = [&](const CheckpointTensor& tensor, std::span<std::byte> bytes) {
+    fill_synthetic(*by_name.at(tensor.name), config, options.seed, 0, bytes);
+  };
+  return load_weights(Checkpoint::in_memory(std::move(tensors), fill, largest), config);
 }
 
 }  // namespace tetrad::cli

@@ -1,11 +1,13 @@
 #pragma once
 // Options that describe a random model: for `synth`, which writes it, and for `bench`, which makes it in memory.
 #include <cstdint>
+#include <limits>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
 #include "model/synthetic.h"
+#include "model/weights.h"
 
 namespace CLI {
 class App;
@@ -28,5 +30,9 @@ std::vector<CLI::Option*> add_synthetic_options(CLI::App& app, SyntheticOptions&
 
 // The config.json of the model. Throws InputError for an unknown name or weight type.
 nlohmann::json synthetic_json(const SyntheticOptions& options);
+
+// The weights `synth` would write, made in memory; tensors of more than `largest` bytes stay without data (Checkpoint::in_memory).
+ModelWeights synthetic_weights(const SyntheticOptions& options, const Config& config,
+                               std::uint64_t largest = std::numeric_limits<std::uint64_t>::max());
 
 }  // namespace tetrad::cli
