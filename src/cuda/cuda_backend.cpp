@@ -103,15 +103,16 @@ class CudaBackend final : public Backend {
     return result;
   }
 
-  void clear_slot(int slot) override {
-    std::vector<std::byte> bytes(layout_.slot_bytes);
+  void clear_slot(int index) override {
+    use_device();
+    stream_.fill(slot(index), 0, layout_.slot_bytes);
     if (!config_.ple_layers.empty()) {
-      const std::size_t offset = layout_.slot_section(StateKind::kNgramHistory, -1).offset;
-      for (int i = 0; i < config_.ngram_size - 1; ++i)
-        std::memcpy(bytes.data() + offset + static_cast<std::size_t>(i) * sizeof(std::int32_t), &config_.ple_eos_token,
-                    sizeof(std::int32_t));
+      const std::vector<std::int32_t> history(static_cast<std::size_t>(config_.ngram_size - 1), config_.ple_eos_token);
+      stream_.copy(slot(index) + layout_.slot_section(StateKind::kNgramHistory, -1).offset, history.data(),
+                   history.size() * sizeof(std::int32_t));
+      stream_.synchronize();  // the history goes away
     }
-    write_slot(slot, bytes);
+    lengths_[static_cast<std::size_t>(index)] = 0;
   }
   void copy_slot(int destination, int source) override {
     if (destination == source) return;

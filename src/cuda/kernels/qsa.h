@@ -81,7 +81,4 @@ struct QsaScratch {
 void qsa_attend(const QsaShape& s, const bf16* projected, const QsaGroup& g, const QsaScratch& scratch, bf16* y, const StepRows& r,
                 const Stream& stream);
 
-// Selection alone, over rows of `num_blocks` scores each at position num_blocks*R - 1 (qsa_select without a step): the golden's gate.
-void select_blocks(const float* scores, int rows, int num_blocks, int topk, int R, int* positions, int* counts, const Stream& stream);
-
 }  // namespace tetrad::cuda

@@ -110,24 +110,10 @@ __global__ void __launch_bounds__(kSelectThreads) qsa_select_kernel(const QsaSha
   if (nan) record_fault(r, t, s.layer, FaultKind::kIndexScores);
 }
 
-__global__ void __launch_bounds__(kSelectThreads)
-    select_blocks_kernel(const float* scores, int num_blocks, int topk, int R, int* positions, int* counts) {
-  const std::size_t i = blockIdx.x;
-  bool nan;
-  const int width = min(topk, num_blocks) * R;
-  const int count = select_row(scores + i * num_blocks, num_blocks, topk, R, num_blocks * R - 1, positions + i * width, &nan);
-  if (threadIdx.x == 0) counts[i] = count;
-}
-
 }  // namespace
 
 void qsa_select(const QsaShape& s, const QsaGroup& g, const StepRows& r, const Stream& stream) {
   launch("qsa_select", qsa_select_kernel, {dim3(static_cast<unsigned>(g.count)), dim3(kSelectThreads)}, stream, s, g, r);
-}
-
-void select_blocks(const float* scores, int rows, int num_blocks, int topk, int R, int* positions, int* counts, const Stream& stream) {
-  launch("select_blocks", select_blocks_kernel, {dim3(static_cast<unsigned>(rows)), dim3(kSelectThreads)}, stream, scores, num_blocks, topk,
-         R, positions, counts);
 }
 
 }  // namespace tetrad::cuda
