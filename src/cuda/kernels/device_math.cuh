@@ -25,6 +25,16 @@ __device__ __forceinline__ float sigmoid_f32(float x) { return 1.0f / (1.0f + ex
 __device__ __forceinline__ float silu_f32(float x) { return x / (1.0f + expf(-x)); }
 __device__ __forceinline__ float softplus_f32(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
 
+// Launches of a stream overlap where the GPU can (runtime/launch.cuh): blocks of the next kernel may already run, up to this call, which
+// returns when everything before this kernel is done and visible. Each kernel calls it once on every path, before it reads or writes what
+// another kernel of the step touches; weights it may fetch earlier.
+__device__ __forceinline__ void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // An index that was read from device memory: outside its range the kernel traps, it never reads or writes beside its buffer.
 template <class Index>
 __device__ __forceinline__ Index checked(Index index, Index size) {

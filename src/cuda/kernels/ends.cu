@@ -11,6 +11,7 @@ namespace {
 constexpr int kThreads = 256;
 
 __global__ void embed_kernel(const bf16* embedding, int D, int HC, bf16* streams, const StepRows r) {
+  wait_for_previous();
   const std::size_t t = blockIdx.x;
   const bf16* from = embedding + static_cast<std::size_t>(checked(r.token_ids[t], r.vocab_size)) * D;
   for (int d = threadIdx.x; d < D; d += kThreads)
@@ -18,6 +19,7 @@ __global__ void embed_kernel(const bf16* embedding, int D, int HC, bf16* streams
 }
 
 __global__ void take_rows_kernel(const bf16* x, int D, const int* logit_rows, bf16* wanted, const StepRows r) {
+  wait_for_previous();
   const std::size_t i = blockIdx.x;
   const bf16* from = x + static_cast<std::size_t>(checked(logit_rows[i], r.T)) * D;
   for (int d = threadIdx.x; d < D; d += kThreads) wanted[i * D + d] = from[d];
@@ -25,6 +27,7 @@ __global__ void take_rows_kernel(const bf16* x, int D, const int* logit_rows, bf
 
 // Blocks of one row each look at their part; any that finds a number that is not finite writes the same fault.
 __global__ void widen_logits_kernel(const bf16* logits, int V, const int* logit_rows, int num_layers, float* out, const StepRows r) {
+  wait_for_previous();
   const std::size_t i = blockIdx.y;
   bool finite = true;
   for (int v = blockIdx.x * kThreads + threadIdx.x; v < V; v += gridDim.x * kThreads) {
@@ -36,6 +39,7 @@ __global__ void widen_logits_kernel(const bf16* logits, int V, const int* logit_
 }
 
 __global__ void advance_lengths_kernel(std::size_t offset, const StepRows r) {
+  wait_for_previous();
   const int b = blockIdx.x * kThreads + threadIdx.x;
   if (b >= r.B) return;
   const auto write = [&](int slot, int length) { *reinterpret_cast<std::int64_t*>(slot_memory(r, slot) + offset) = length; };

@@ -13,6 +13,7 @@ constexpr int kColumns = 128, kTokenBatch = 8;  // of the recurrence
 constexpr int kChains = 4;                      // sums side by side, so that one does not wait on itself; a piece of shared memory
 
 __global__ void gdn_conv_kernel(const GdnShape s, const float* taps, const bf16* projected, bf16* out, const StepRows r) {
+  wait_for_previous();
   const int ch = blockIdx.y * kThreads + threadIdx.x;
   if (ch >= s.conv) return;
   const int t = blockIdx.x, b = sequence_of(r, t), history = s.W - 1;
@@ -30,6 +31,7 @@ __global__ void gdn_conv_kernel(const GdnShape s, const float* taps, const bf16*
 
 // A thread owns one channel of one sequence, so what it overwrites nobody else reads. Saves first: they read the old window.
 __global__ void move_window_kernel(const MoveWindowArgs a, const StepRows r) {
+  wait_for_previous();
   const int ch = blockIdx.y * kThreads + threadIdx.x, b = blockIdx.x;
   if (ch >= a.width) return;
   const int first = r.first_row[b], count = r.first_row[b + 1] - first;
@@ -48,6 +50,7 @@ __global__ void move_window_kernel(const MoveWindowArgs a, const StepRows r) {
 
 // A warp per head of q and k for its norm, then the value heads' gates, one lane each.
 __global__ void gdn_gates_kernel(const GdnShape s, const GdnWeightsView w, const GdnBuffers buffers) {
+  wait_for_previous();
   const std::size_t t = blockIdx.x;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   for (int head = warp; head < 2 * s.HK; head += kThreads / 32) {
@@ -68,6 +71,7 @@ __global__ void gdn_gates_kernel(const GdnShape s, const GdnWeightsView w, const
 // come through shared memory.
 template <int kKeys>
 __global__ void __launch_bounds__(kColumns, 1) gdn_recurrence_kernel(const GdnShape s, const GdnBuffers buffers, const StepRows r) {
+  wait_for_previous();
   constexpr int kPieces = kKeys / kChains;
   struct Token {
     float4 key[kPieces], query[kPieces];
@@ -145,6 +149,7 @@ __global__ void __launch_bounds__(kColumns, 1) gdn_recurrence_kernel(const GdnSh
 }
 
 __global__ void gdn_gated_norm_kernel(const GdnShape s, const float* weight, const bf16* projected, bf16* core, int T) {
+  wait_for_previous();
   const int warp = blockIdx.x * (kThreads / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
   if (warp >= T * s.HV) return;
   const int t = warp / s.HV, hv = warp % s.HV;

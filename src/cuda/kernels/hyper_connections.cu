@@ -9,6 +9,7 @@ namespace {
 constexpr int kThreads = 256;
 
 __global__ void __launch_bounds__(kThreads) norm_rows_kernel(const NormRowsArgs a) {
+  wait_for_previous();
   __shared__ float scratch[kThreads / 32];
   const std::size_t group = blockIdx.y;
   const bf16* x = a.x + static_cast<std::size_t>(blockIdx.x) * a.ldx + group * a.D;
@@ -24,6 +25,7 @@ __global__ void __launch_bounds__(kThreads) norm_rows_kernel(const NormRowsArgs 
 }
 
 __global__ void hc_activate_kernel(const HcShape s, int T, const bf16* logits, int ld, bf16* low, int ld_low, bf16* inject) {
+  wait_for_previous();
   const int width = s.LR + (inject == nullptr ? 0 : s.HC);
   const int i = blockIdx.x * kThreads + threadIdx.x;
   if (i >= T * width) return;
@@ -36,6 +38,7 @@ __global__ void hc_activate_kernel(const HcShape s, int T, const bf16* logits, i
 }
 
 __global__ void hc_mean_kernel(const HcShape s, int T, const bf16* gate, const bf16* normed, bf16* x) {
+  wait_for_previous();
   const std::size_t i = static_cast<std::size_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= static_cast<std::size_t>(T) * s.D) return;
   const std::size_t row = i / s.D * s.D * s.HC + i % s.D;
@@ -48,6 +51,7 @@ __global__ void hc_mean_kernel(const HcShape s, int T, const bf16* gate, const b
 }
 
 __global__ void hc_inject_kernel(const HcShape s, int T, const bf16* inject, const bf16* y, bf16* h) {
+  wait_for_previous();
   const std::size_t i = static_cast<std::size_t>(blockIdx.x) * kThreads + threadIdx.x;
   const std::size_t width = static_cast<std::size_t>(s.HC) * s.D;
   if (i >= T * width) return;

@@ -15,6 +15,7 @@ constexpr int kNormThreads = 256, kActivateThreads = 64, kTokens = 8;
 // A thread keeps up to kKept of its elements in registers between the two passes; wider streams are read again.
 __global__ void __launch_bounds__(kNormThreads)
     hc_inject_norm_kernel(const HcShape s, const bf16* inject, const bf16* y, bf16* h, const float* scale, bf16* normed) {
+  wait_for_previous();
   __shared__ float scratch[kNormThreads / 32];
   const std::size_t t = blockIdx.x, stream = blockIdx.y, first = (t * s.HC + stream) * s.D;
   const float weight = inject == nullptr ? 0.0f : to_f32(inject[t * s.HC + stream]);
@@ -47,6 +48,7 @@ __global__ void __launch_bounds__(kNormThreads)
 
 __global__ void hc_activate_sums_kernel(const HcShape s, int T, const float* sums, int segments, int ld, bf16* low, int ld_low,
                                         bf16* inject) {
+  wait_for_previous();
   const int j = blockIdx.x * kActivateThreads + threadIdx.x, t = blockIdx.y;
   if (j >= s.LR + (inject == nullptr ? 0 : s.HC)) return;
   float total = sums[static_cast<std::size_t>(t) * ld + j];
@@ -62,6 +64,7 @@ __global__ void hc_activate_sums_kernel(const HcShape s, int T, const float* sum
 // A block owns 16 elements of x, a warp one stream's gates for them. Shared: [HC][kTokens][16] gates.
 __global__ void hc_up_mean_kernel(const HcShape s, const std::byte* up, int k_fragments, int T, const bf16* low, int ld_low,
                                   const bf16* normed, bf16* x) {
+  wait_for_previous();
   extern __shared__ float gates[];
   const int stream = threadIdx.x / 32, lane = threadIdx.x % 32, d0 = blockIdx.x * kFragmentRows;
   const std::byte* fragments =

@@ -100,6 +100,7 @@ __device__ __forceinline__ void segment_sum(const Params& p, const std::byte* fr
 // shared memory once per round. Shared: [round][kTokens][16] sums.
 template <bool kFp8, int kTokenTiles, int kWarps>
 __global__ void __launch_bounds__(32 * kWarps) linear_few(const Params p) {
+  wait_for_previous();
   constexpr int kTokens = 8 * kTokenTiles, kOutputs = kTokens * kFragmentRows;
   extern __shared__ float sums[];
   const bool grouped = p.groups.first != nullptr;
@@ -149,6 +150,7 @@ __global__ void __launch_bounds__(32 * kWarps) linear_few(const Params p) {
 // Grid (N/16, segments/8): a warp a segment, its sum to memory.
 template <int kTokenTiles>
 __global__ void __launch_bounds__(32 * kUsualWarps) linear_sums_kernel(const Params p, float* sums) {
+  wait_for_previous();
   const int s = blockIdx.y * kUsualWarps + threadIdx.x / 32, lane = threadIdx.x % 32;
   if (s * p.segment >= p.k_fragments) return;
   const bf16* rows[kTokenTiles];
@@ -202,6 +204,7 @@ __device__ __forceinline__ void load_stage(const Params& p, const Group& g, Stag
 
 template <bool kFp8>
 __global__ void __launch_bounds__(kThreads, 1) linear_many(const Params p) {
+  wait_for_previous();
   extern __shared__ uint4 memory[];
   auto* stages = reinterpret_cast<Stage<kFp8>*>(memory);
   const bool grouped = p.groups.first != nullptr;

@@ -13,6 +13,7 @@ constexpr int kThreads = 256, kRouteRows = 4, kGroupThreads = 1024;
 // Shared: [kRouteRows, E] probabilities.
 __global__ void moe_route_kernel(const bf16* logits, int ld, int T, int E, int EK, bool renormalise, int layer, int* ids, float* weights,
                                  int* faults) {
+  wait_for_previous();
   extern __shared__ float memory[];
   const int t = blockIdx.x * kRouteRows + threadIdx.x / 32, lane = threadIdx.x % 32;
   if (t >= T) return;
@@ -82,6 +83,7 @@ __device__ int block_prefix(int value, int* warp_sums, int* total) {
 
 // Shared: [E] counts, then the next free place of each expert.
 __global__ void __launch_bounds__(kGroupThreads) moe_group_kernel(const int* ids, int pairs, int E, int EK, const MoeGrouping g) {
+  wait_for_previous();
   extern __shared__ int next[];
   __shared__ int warp_sums[kGroupThreads / 32];
   for (int e = threadIdx.x; e < E; e += kGroupThreads) next[e] = 0;
@@ -114,6 +116,7 @@ __global__ void __launch_bounds__(kGroupThreads) moe_group_kernel(const int* ids
 }
 
 __global__ void moe_activate_kernel(int rows, int F, const bf16* hidden, int ld, bf16* act, int ld_act) {
+  wait_for_previous();
   const std::size_t i = static_cast<std::size_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= static_cast<std::size_t>(rows) * F) return;
   const std::size_t row = i / F, f = i % F;
@@ -122,6 +125,7 @@ __global__ void moe_activate_kernel(int rows, int F, const bf16* hidden, int ld,
 }
 
 __global__ void moe_combine_kernel(int T, int EK, int D, const float* weights, const int* place, const bf16* experts, bf16* routed) {
+  wait_for_previous();
   const std::size_t i = static_cast<std::size_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= static_cast<std::size_t>(T) * D) return;
   const int t = static_cast<int>(i / D), d = static_cast<int>(i % D);
@@ -134,6 +138,7 @@ __global__ void moe_combine_kernel(int T, int EK, int D, const float* weights, c
 }
 
 __global__ void moe_add_shared_kernel(int T, int D, const bf16* routed, const bf16* shared, const bf16* gate, int ld, bf16* y) {
+  wait_for_previous();
   const std::size_t i = static_cast<std::size_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= static_cast<std::size_t>(T) * D) return;
   const float g = round_b16(sigmoid_f32(to_f32(gate[i / D * ld])));

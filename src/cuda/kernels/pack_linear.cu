@@ -19,6 +19,7 @@ __device__ bf16 element(const void* source, std::size_t i) {
 
 template <SourceType kType>
 __global__ void pack(int K, int k_fragments, int first_row, std::size_t count, const void* source, void* data, unsigned long long* nan_at) {
+  wait_for_previous();
   const std::size_t i = static_cast<std::size_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= count) return;
   const int n = first_row + static_cast<int>(i / K), k = static_cast<int>(i % K);

@@ -18,6 +18,7 @@ __device__ int token_back(const PleShape& s, const StepRows& r, int t, int b, in
 }
 
 __global__ void ple_row_ids_kernel(const PleShape s, const PleWeightsView w, std::int64_t* rows, const StepRows r) {
+  wait_for_previous();
   const int i = blockIdx.x * kThreads + threadIdx.x;
   if (i >= r.T * s.NG) return;
   const int t = i / s.NG, j = i % s.NG, n = j / s.heads_per_ngram + 2;  // ids hashed
@@ -33,6 +34,7 @@ __global__ void ple_row_ids_kernel(const PleShape s, const PleWeightsView w, std
 }
 
 __global__ void ple_gather_kernel(const PleShape s, const PleWeightsView w, const std::int64_t* rows, bf16* embedding, int ld, int T) {
+  wait_for_previous();
   const std::size_t i = static_cast<std::size_t>(blockIdx.x) * kThreads + threadIdx.x;
   const std::size_t width = static_cast<std::size_t>(s.NG) * s.DE;
   if (i >= T * width) return;
@@ -48,6 +50,7 @@ __global__ void ple_gather_kernel(const PleShape s, const PleWeightsView w, cons
 
 __global__ void __launch_bounds__(kThreads)
     ple_gate_kernel(const PleShape s, const PleWeightsView w, const PleBuffers b, const bf16* streams) {
+  wait_for_previous();
   __shared__ float scratch[kThreads / 32];
   const std::size_t t = blockIdx.x, first = static_cast<std::size_t>(blockIdx.y) * s.D, width = static_cast<std::size_t>(s.HC) * s.D;
   const bf16* key = b.key_value + t * b.ld_key_value + first;
@@ -87,6 +90,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 __global__ void ple_convolve_kernel(const PleShape s, const float* taps, const PleBuffers buffers, const StepRows r) {
+  wait_for_previous();
   const int width = s.HC * s.D, ch = blockIdx.y * kThreads + threadIdx.x, t = blockIdx.x;
   if (ch >= width) return;
   const int b = sequence_of(r, t), in_sequence = t - r.first_row[b], history = s.window_rows;
@@ -103,12 +107,14 @@ __global__ void ple_convolve_kernel(const PleShape s, const float* taps, const P
 }
 
 __global__ void ple_add_kernel(std::size_t count, const bf16* out, bf16* streams) {
+  wait_for_previous();
   const std::size_t i = static_cast<std::size_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i < count) streams[i] = to_b16(to_f32(streams[i]) + to_f32(out[i]));
 }
 
 // A thread per sequence: the history is a few ids.
 __global__ void move_history_kernel(int past, std::size_t offset, const StepRows r) {
+  wait_for_previous();
   const int b = blockIdx.x * kThreads + threadIdx.x;
   if (b >= r.B) return;
   const int first = r.first_row[b], count = r.first_row[b + 1] - first;

@@ -29,6 +29,7 @@ __device__ __forceinline__ void dot_tile(const bf16* upper, const bf16* lower, c
 // Columns of a block are (row, head) pairs: eight rows with HI heads each. Shared: [kScoreKeys, kScoreRows * HI] dot products.
 __global__ void __launch_bounds__(kScoreThreads)
     qsa_scores_kernel(const QsaShape s, const bf16* projected, const QsaGroup g, const StepRows r) {
+  wait_for_previous();
   extern __shared__ float dots[];
   const int first_row = blockIdx.y * kScoreRows, rows = min(kScoreRows, g.count - first_row), columns = kScoreRows * s.HI;
   const int per_page = r.page_tokens / s.R, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -95,6 +96,7 @@ __device__ __forceinline__ int position_of(const QsaShape& s, const QsaGroup& g,
 // Grid (positions / 64, HKV, rows): scores of all query heads that share a key head.
 __global__ void __launch_bounds__(kAttendThreads)
     attend_scores_kernel(const QsaShape s, const bf16* projected, const QsaGroup g, float* scores, float scale, const StepRows r) {
+  wait_for_previous();
   const int i = blockIdx.z, t = g.first + i, kv = blockIdx.y, group = s.HQ / s.HKV;
   const int count = row_count(s, g, i), first = blockIdx.x * kAttendKeys + threadIdx.x / 32 * 16, lane = threadIdx.x % 32;
   if (static_cast<int>(blockIdx.x) * kAttendKeys >= count) return;
@@ -118,6 +120,7 @@ __global__ void __launch_bounds__(kAttendThreads)
 
 // Grid (HQ, rows): scores to probabilities, rounded to bf16, in place.
 __global__ void __launch_bounds__(kSoftmaxThreads) attend_softmax_kernel(const QsaShape s, const QsaGroup g, float* scores) {
+  wait_for_previous();
   __shared__ float scratch[kSoftmaxThreads / 32];
   const int i = blockIdx.y, count = row_count(s, g, i);
   float* row = scores + (static_cast<std::size_t>(i) * s.HQ + blockIdx.x) * s.attended;
@@ -150,6 +153,7 @@ __device__ __forceinline__ float2 load_pair(const bf16* row, int d, int width) {
 template <int kHeads, bool kPairs>
 __global__ void __launch_bounds__(kValueThreads) attend_values_kernel(const QsaShape s, const bf16* projected, const QsaGroup g,
                                                                       const float* scores, float* partial, bf16* y, const StepRows r) {
+  wait_for_previous();
   __shared__ const bf16* rows[kValueChunk];
   __shared__ float4 weights[kValueChunk][kHeads / 4];
   const int group = s.HQ / s.HKV, tiles = (group + kHeads - 1) / kHeads;
@@ -213,6 +217,7 @@ __global__ void __launch_bounds__(kValueThreads) attend_values_kernel(const QsaS
 
 // Grid (HQ, rows): chunk sums in order, then the gate.
 __global__ void attend_combine_kernel(const QsaShape s, const bf16* projected, const QsaGroup g, const float* partial, bf16* y) {
+  wait_for_previous();
   const int i = blockIdx.y, t = g.first + i, hd = blockIdx.x, chunks = (row_count(s, g, i) + kValueChunk - 1) / kValueChunk;
   const float* sums = partial + (static_cast<std::size_t>(i) * s.HQ + hd) * s.value_chunks() * s.DH;
   for (int d = threadIdx.x; d < s.DH; d += kValueThreads) {

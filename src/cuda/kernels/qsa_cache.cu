@@ -16,6 +16,7 @@ __device__ float rope_value(bool sine, int position, float frequency, float fact
 
 __global__ void rope_angles_kernel(int T, int half, const int* position, const float* frequencies, float factor, float* cosines,
                                    float* sines) {
+  wait_for_previous();
   const int i = blockIdx.x * kThreads + threadIdx.x;
   if (i >= T * half) return;
   cosines[i] = rope_value(false, position[i / half], frequencies[i % half], factor);
@@ -43,6 +44,7 @@ __device__ void rotate_head(const bf16* x, const float* cosines, const float* si
 }
 
 __global__ void qsa_norm_kernel(const QsaShape s, const QsaWeightsView w, bf16* projected) {
+  wait_for_previous();
   bf16* row = projected + static_cast<std::size_t>(blockIdx.x) * s.row;
   const int lane = threadIdx.x % 32;
   for (int h = threadIdx.x / 32; h < s.HQ + s.HKV; h += kWarps) {
@@ -53,6 +55,7 @@ __global__ void qsa_norm_kernel(const QsaShape s, const QsaWeightsView w, bf16* 
 
 __global__ void qsa_rotate_kernel(const QsaShape s, const QsaWeightsView w, bf16* projected, const float* cosines, const float* sines,
                                   const StepRows r) {
+  wait_for_previous();
   const int t = blockIdx.x, lane = threadIdx.x % 32, half = s.DR / 2;
   bf16* row = projected + static_cast<std::size_t>(t) * s.row;
   const float* c = cosines + static_cast<std::size_t>(t) * half;
@@ -84,6 +87,7 @@ __device__ bf16 raw_key(const QsaShape& s, const bf16* projected, const bf16* pe
 
 // A block per row; only a row that completes a block of tokens works. Shared: [DI] pooled.
 __global__ void qsa_pool_kernel(const QsaShape s, const QsaWeightsView w, const bf16* projected, const StepRows r) {
+  wait_for_previous();
   extern __shared__ unsigned char memory[];
   auto* pooled = reinterpret_cast<bf16*>(memory);
   float* cosines = reinterpret_cast<float*>(memory + (s.DI * sizeof(bf16) + 15) / 16 * 16);
@@ -109,6 +113,7 @@ __global__ void qsa_pool_kernel(const QsaShape s, const QsaWeightsView w, const 
 
 // A thread owns one element of the pending keys of one sequence: saves first, they read what was pending before the step.
 __global__ void qsa_move_pending_kernel(const QsaShape s, const bf16* projected, const StepRows r) {
+  wait_for_previous();
   const int e = blockIdx.y * kThreads + threadIdx.x, b = blockIdx.x;
   if (e >= (s.R - 1) * s.DI) return;
   const int j = e / s.DI, first = r.first_row[b], count = r.first_row[b + 1] - first;

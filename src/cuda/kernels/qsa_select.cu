@@ -100,6 +100,7 @@ __device__ int select_row(const float* scores, int num_blocks, int topk, int R, 
 }
 
 __global__ void __launch_bounds__(kSelectThreads) qsa_select_kernel(const QsaShape s, const QsaGroup g, const StepRows r) {
+  wait_for_previous();
   const int i = blockIdx.x, t = g.first + i, position = r.position[t];
   bool nan;
   const int count = select_row(g.scores + static_cast<std::size_t>(i) * s.max_blocks, (position + 1) / s.R, s.topk, s.R, position,

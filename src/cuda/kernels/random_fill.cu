@@ -20,6 +20,7 @@ __device__ std::uint64_t mix(std::uint64_t x) {
 
 template <SourceType kType>
 __global__ void random_fill_kernel(void* to, std::size_t count, float half_width, std::uint64_t seed) {
+  wait_for_previous();
   const std::size_t stride = static_cast<std::size_t>(gridDim.x) * kThreads;
   for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * kThreads + threadIdx.x; i < count; i += stride) {
     const std::uint64_t bits = mix(seed + (i + 1) * 0x9e3779b97f4a7c15ull);

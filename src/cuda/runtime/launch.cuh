@@ -15,14 +15,24 @@ struct LaunchShape {
 };
 
 // `name` is the kernel's stem. An empty grid is a no-op. Dynamic shared memory above the default limit must have been allowed with
-// allow_shared first.
+// allow_shared first. The kernel may begin while the one before it ends, up to its wait_for_previous (device_math.cuh), unless a profiler
+// wants to see them apart.
 template <class... Parameters, class... Args>
 void launch(std::string_view name, void (*kernel)(Parameters...), const LaunchShape& shape, const Stream& stream, Args&&... args) {
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
   if (stream.profiler() != nullptr) stream.profiler()->begin(name, stream.get());
-  kernel<<<shape.grid, shape.block, shape.shared_bytes, stream.get()>>>(static_cast<Parameters>(args)...);
-  check(cudaGetLastError(), "{}: grid {}x{}x{}, block {}, {} bytes of shared memory", name, shape.grid.x, shape.grid.y, shape.grid.z,
-        shape.block.x * shape.block.y * shape.block.z, shape.shared_bytes);
+  cudaLaunchConfig_t config = {};
+  config.gridDim = shape.grid;
+  config.blockDim = shape.block;
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = stream.get();
+  cudaLaunchAttribute overlap = {};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &overlap;
+  config.numAttrs = stream.overlaps() && stream.profiler() == nullptr ? 1 : 0;
+  check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(args)...), "{}: grid {}x{}x{}, block {}, {} bytes of shared memory",
+        name, shape.grid.x, shape.grid.y, shape.grid.z, shape.block.x * shape.block.y * shape.block.z, shape.shared_bytes);
   if (stream.profiler() != nullptr) stream.profiler()->end(stream.get());
 }
 

@@ -10,14 +10,23 @@ namespace tetrad::cuda {
 
 class Stream {
  public:
-  Stream() { check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream"); }
+  Stream() {
+    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
+    int device = 0, major = 0;
+    check(cudaGetDevice(&device), "asking for the current device");
+    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "asking for what device {} can do", device);
+    overlaps_ = major >= 9;
+  }
   ~Stream() {
     if (stream_ != nullptr) (void)cudaStreamDestroy(stream_);
   }
-  Stream(Stream&& other) noexcept : stream_(std::exchange(other.stream_, nullptr)), profiler_(other.profiler_) {}
+  Stream(Stream&& other) noexcept
+      : stream_(std::exchange(other.stream_, nullptr)), overlaps_(other.overlaps_), profiler_(other.profiler_) {}
   Stream& operator=(Stream&&) = delete;
 
   cudaStream_t get() const { return stream_; }
+  // Whether a kernel may begin before the one before it has ended (programmatic dependent launch).
+  bool overlaps() const { return overlaps_; }
   // Launches on this stream are timed while it has one; null: no longer.
   void set_profiler(Profiler* profiler) { profiler_ = profiler; }
   Profiler* profiler() const { return profiler_; }
@@ -33,6 +42,7 @@ class Stream {
 
  private:
   cudaStream_t stream_ = nullptr;
+  bool overlaps_ = false;
   Profiler* profiler_ = nullptr;
 };
 
