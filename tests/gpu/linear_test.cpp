@@ -121,7 +121,8 @@ INSTANTIATE_TEST_SUITE_P(shapes, Linear,
                          ::testing::Values(Case{16, 32, 1, false}, Case{1, 1, 1, false}, Case{5, 7, 3, false}, Case{324, 1024, 9, false},
                                            Case{100, 330, 16, false}, Case{257, 72, 40, false}, Case{130, 640, 129, false},
                                            Case{48, 10400, 2, false}, Case{16, 128, 1, true}, Case{37, 200, 5, true},
-                                           Case{256, 2560, 12, true}, Case{128, 256, 140, true}, Case{130, 129, 20, true}),
+                                           Case{256, 2560, 12, true}, Case{128, 256, 140, true}, Case{300, 1920, 400, true},
+                                           Case{300, 2048, 400, false}, Case{130, 129, 20, true}),
                          [](const auto& test) {
                            return std::to_string(test.param.N) + "_by_" + std::to_string(test.param.K) + "_rows_" +
                                   std::to_string(test.param.T) + (test.param.fp8 ? "_fp8" : "_bf16");
@@ -132,55 +133,58 @@ class GroupedLinear : public ::testing::TestWithParam<std::vector<int>> {};
 
 TEST_P(GroupedLinear, equals_one_product_per_group) {
   const std::vector<int>& sizes = GetParam();
-  const int E = static_cast<int>(sizes.size()), N = 40, K = 256, num_x_rows = 23;
-  for (const bool fp8 : {false, true}) {
-    Stream stream;
-    std::vector<Weight> experts;
-    for (int e = 0; e < E; ++e) experts.emplace_back(N, K, fp8, 100 + e, stream);
-    const std::size_t stride = experts[0].linear.data_bytes(), scale_stride = experts[0].scales.size();
-    DeviceBuffer<std::byte> data(stride * E, "experts");
-    DeviceBuffer<float> scales(std::max<std::size_t>(scale_stride * E, 1), "scales");
-    std::vector<int> first{0}, active, token;
-    std::vector<int2> tiles;
-    for (int e = 0; e < E; ++e) {
-      stream.copy(data.data() + e * stride, experts[e].data.data(), stride);
-      stream.copy(scales.data() + e * scale_stride, experts[e].device_scales.data(), scale_stride * sizeof(float));
-      if (sizes[e] > 0) active.push_back(e);
-      for (int row = 0; row < sizes[e]; row += kLinearRows) tiles.push_back({e, first.back() + row});
-      first.push_back(first.back() + sizes[e]);
-    }
-    const int rows = first.back();
-    for (int i = 0; i < rows; ++i) token.push_back(i * 7 % num_x_rows);
-    const auto x = random_bf16(static_cast<std::size_t>(num_x_rows) * K, 9);
-    const auto device_x = to_device(x, stream);
-    const auto device_first = to_device(first, stream), device_active = to_device(active, stream), device_token = to_device(token, stream);
-    const auto counts = to_device(std::vector<int>{static_cast<int>(active.size()), static_cast<int>(tiles.size())}, stream);
-    const auto device_tiles = to_device(tiles, stream);
-    DeviceLinear w = experts[0].linear;
-    w.data = data.data(), w.scales = scales.data();
-    const LinearGroups groups{.num_groups = E,
-                              .num_active_bound = E,
-                              .num_tiles_bound = static_cast<int>(tiles.size()) + 3,
-                              .first = device_first.data(),
-                              .active = device_active.data(),
-                              .num_active = counts.data(),
-                              .tiles = device_tiles.data(),
-                              .num_tiles = counts.data() + 1,
-                              .data_stride = stride,
-                              .scale_stride = scale_stride,
-                              .x_rows = device_token.data(),
-                              .num_x_rows = num_x_rows};
-    DeviceBuffer<bf16> y(static_cast<std::size_t>(rows) * N, "y"), alone(N, "one row");
-    linear(w, {.T = rows, .x = device_x.data(), .ldx = K, .y = y.data(), .ldy = N, .groups = &groups}, stream);
-    const auto got = to_host(y, stream);
-    for (int e = 0; e < E; ++e)
-      for (int i = first[e]; i < first[e + 1]; ++i) {
-        linear(experts[e].linear,
-               {.T = 1, .x = device_x.data() + static_cast<std::size_t>(token[i]) * K, .ldx = K, .y = alone.data(), .ldy = N}, stream);
-        const auto one = to_host(alone, stream);
-        ASSERT_TRUE(std::equal(one.begin(), one.end(), got.begin() + static_cast<std::ptrdiff_t>(i) * N)) << "expert " << e << " row " << i;
+  const int E = static_cast<int>(sizes.size()), N = 40, num_x_rows = 23;
+  for (const int K : {256, 704})
+    for (const bool fp8 : {false, true}) {
+      Stream stream;
+      std::vector<Weight> experts;
+      for (int e = 0; e < E; ++e) experts.emplace_back(N, K, fp8, 100 + e, stream);
+      const std::size_t stride = experts[0].linear.data_bytes(), scale_stride = experts[0].scales.size();
+      DeviceBuffer<std::byte> data(stride * E, "experts");
+      DeviceBuffer<float> scales(std::max<std::size_t>(scale_stride * E, 1), "scales");
+      std::vector<int> first{0}, active, token;
+      std::vector<int2> tiles;
+      for (int e = 0; e < E; ++e) {
+        stream.copy(data.data() + e * stride, experts[e].data.data(), stride);
+        stream.copy(scales.data() + e * scale_stride, experts[e].device_scales.data(), scale_stride * sizeof(float));
+        if (sizes[e] > 0) active.push_back(e);
+        for (int row = 0; row < sizes[e]; row += kLinearRows) tiles.push_back({e, first.back() + row});
+        first.push_back(first.back() + sizes[e]);
       }
-  }
+      const int rows = first.back();
+      for (int i = 0; i < rows; ++i) token.push_back(i * 7 % num_x_rows);
+      const auto x = random_bf16(static_cast<std::size_t>(num_x_rows) * K, 9);
+      const auto device_x = to_device(x, stream);
+      const auto device_first = to_device(first, stream), device_active = to_device(active, stream),
+                 device_token = to_device(token, stream);
+      const auto counts = to_device(std::vector<int>{static_cast<int>(active.size()), static_cast<int>(tiles.size())}, stream);
+      const auto device_tiles = to_device(tiles, stream);
+      DeviceLinear w = experts[0].linear;
+      w.data = data.data(), w.scales = scales.data();
+      const LinearGroups groups{.num_groups = E,
+                                .num_active_bound = E,
+                                .num_tiles_bound = static_cast<int>(tiles.size()) + 3,
+                                .first = device_first.data(),
+                                .active = device_active.data(),
+                                .num_active = counts.data(),
+                                .tiles = device_tiles.data(),
+                                .num_tiles = counts.data() + 1,
+                                .data_stride = stride,
+                                .scale_stride = scale_stride,
+                                .x_rows = device_token.data(),
+                                .num_x_rows = num_x_rows};
+      DeviceBuffer<bf16> y(static_cast<std::size_t>(rows) * N, "y"), alone(N, "one row");
+      linear(w, {.T = rows, .x = device_x.data(), .ldx = K, .y = y.data(), .ldy = N, .groups = &groups}, stream);
+      const auto got = to_host(y, stream);
+      for (int e = 0; e < E; ++e)
+        for (int i = first[e]; i < first[e + 1]; ++i) {
+          linear(experts[e].linear,
+                 {.T = 1, .x = device_x.data() + static_cast<std::size_t>(token[i]) * K, .ldx = K, .y = alone.data(), .ldy = N}, stream);
+          const auto one = to_host(alone, stream);
+          ASSERT_TRUE(std::equal(one.begin(), one.end(), got.begin() + static_cast<std::ptrdiff_t>(i) * N))
+              << "expert " << e << " row " << i;
+        }
+    }
 }
 
 INSTANTIATE_TEST_SUITE_P(sizes, GroupedLinear,

@@ -84,9 +84,10 @@ __global__ void hc_up_mean_kernel(const HcShape s, const std::byte* up, int k_fr
         if (begin + i >= end) break;
         unsigned a[2][4];
         w[i].expand(a);
-        const uint4 v = load_piece(row, (begin + i) * kFragmentColumns + lane % 4 * 8, s.LR);
-        multiply_step(acc, a[0], v.x, v.y);
-        multiply_step(acc, a[1], v.z, v.w);
+        XFragment x_fragment;
+        x_fragment.load(row, begin + i, s.LR, lane);
+        multiply_step(acc, a[0], x_fragment.step[0][0], x_fragment.step[0][1]);
+        multiply_step(acc, a[1], x_fragment.step[1][0], x_fragment.step[1][1]);
       }
 #pragma unroll
       for (int j = 0; j < 4; ++j) total[j] = begin == 0 ? acc[j] : total[j] + acc[j];

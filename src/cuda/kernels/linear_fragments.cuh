@@ -1,5 +1,5 @@
 #pragma once
-// A weight fragment of 16 rows by 32 columns in a lane's registers (columns as in tensor_step.cuh), and asynchronous copies.
+// A weight fragment of 16 rows by 32 columns in a lane's registers, the same columns of a row of x, and asynchronous copies.
 #include <cuda_bf16.h>
 
 #include <cstddef>
@@ -9,17 +9,17 @@
 
 namespace tetrad::cuda {
 
-// Place of element (row of 16, column of 32) in a fragment: in bf16 elements, and in FP8 bytes.
+// Place of element (row of 16, column of 32) in a fragment: in bf16 elements, and in FP8 bytes. A fragment is two multiply steps of 16
+// columns, in each the order of an mma or wgmma operand: lane 4 g + t holds rows g and g + 8, columns 2t, 2t + 1 and those eight further.
+__host__ __device__ inline int fragment_lane(int row, int column) { return row % 8 * 4 + column % 8 / 2; }
 __host__ __device__ inline int fragment_place_bf16(int row, int column) {
-  const int lane = row % 8 * 4 + column / 8, step = column % 8 / 4, pair = column % 4;
-  const int reg = row / 8 + pair / 2 * 2;
-  return step * 256 + lane * 8 + reg * 2 + pair % 2;
+  const int step = column / 16, reg = row / 8 + column % 16 / 8 * 2;
+  return step * 256 + fragment_lane(row, column) * 8 + reg * 2 + column % 2;
 }
 // Bytes of a word are ordered so that one mask and one shift give a register: bytes 1 and 3 the even one, bytes 0 and 2 the odd one.
 __host__ __device__ inline int fragment_place_fp8(int row, int column) {
-  const int lane = row % 8 * 4 + column / 8, step = column % 8 / 4, pair = column % 4;
-  const int reg = row / 8 + pair / 2 * 2;
-  return lane * 16 + step * 8 + reg / 2 * 4 + (reg % 2 == 0 ? 1 : 0) + pair % 2 * 2;
+  const int step = column / 16, reg = row / 8 + column % 16 / 8 * 2;
+  return fragment_lane(row, column) * 16 + step * 8 + reg / 2 * 4 + (reg % 2 == 0 ? 1 : 0) + column % 2 * 2;
 }
 
 template <bool kFp8>
@@ -60,9 +60,30 @@ struct WeightFragment<true> {
   }
 };
 
+// Columns 32 f .. of a row of x as the other operand of a fragment; zero past `width`, and all zero for no row. Rows are 4-byte aligned.
+struct XFragment {
+  unsigned step[2][2];
+  __device__ __forceinline__ void load(const bf16* row, int f, int width, int lane) {
+    const int k = f * 32 + lane % 4 * 2;
+#pragma unroll
+    for (int c = 0; c < 4; ++c) step[c / 2][c % 2] = word(row, k + 8 * c, width);
+  }
+
+ private:
+  static __device__ __forceinline__ unsigned word(const bf16* row, int k, int width) {
+    if (row == nullptr || k >= width) return 0;
+    return k + 1 < width ? *reinterpret_cast<const unsigned*>(row + k) : row[k].bits;
+  }
+};
+
 __device__ __forceinline__ void copy_async(void* shared, const void* global) {
   const auto to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(to), "l"(global));
+}
+// The first `bytes` of 16, zeros after them.
+__device__ __forceinline__ void copy_async_some(void* shared, const void* global, int bytes) {
+  const auto to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(global), "r"(bytes));
 }
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;\n" ::); }
 template <int kPending>

@@ -12,21 +12,26 @@ class Stream {
  public:
   Stream() {
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
-    int device = 0, major = 0;
+    int device = 0;
     check(cudaGetDevice(&device), "asking for the current device");
-    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "asking for what device {} can do", device);
-    overlaps_ = major >= 9;
+    check(cudaDeviceGetAttribute(&capability_, cudaDevAttrComputeCapabilityMajor, device), "asking for what device {} can do", device);
+    check(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device), "asking for the size of device {}", device);
   }
   ~Stream() {
     if (stream_ != nullptr) (void)cudaStreamDestroy(stream_);
   }
   Stream(Stream&& other) noexcept
-      : stream_(std::exchange(other.stream_, nullptr)), overlaps_(other.overlaps_), profiler_(other.profiler_) {}
+      : stream_(std::exchange(other.stream_, nullptr)),
+        profiler_(other.profiler_),
+        capability_(other.capability_),
+        multiprocessors_(other.multiprocessors_) {}
   Stream& operator=(Stream&&) = delete;
 
   cudaStream_t get() const { return stream_; }
   // Whether a kernel may begin before the one before it has ended (programmatic dependent launch).
-  bool overlaps() const { return overlaps_; }
+  bool overlaps() const { return capability_ >= 9; }
+  bool hopper() const { return capability_ == 9; }
+  int multiprocessors() const { return multiprocessors_; }
   // Launches on this stream are timed while it has one; null: no longer.
   void set_profiler(Profiler* profiler) { profiler_ = profiler; }
   Profiler* profiler() const { return profiler_; }
@@ -42,8 +47,8 @@ class Stream {
 
  private:
   cudaStream_t stream_ = nullptr;
-  bool overlaps_ = false;
   Profiler* profiler_ = nullptr;
+  int capability_ = 0, multiprocessors_ = 0;
 };
 
 }  // namespace tetrad::cuda
