@@ -71,7 +71,7 @@ DeviceQsa place_qsa(WeightPacker& packer, const QsaWeights& w) {
 
 DeviceMoe place_moe(WeightPacker& packer, const MoeWeights& w) {
   DeviceMoe moe;
-  moe.router = packer.linear({&w.router});
+  moe.in = packer.linear({&w.router, &w.shared.gate_proj, &w.shared.up_proj, &w.shared_gate});
   // All experts' weights of a kind, then all their scales, so that strides are constant.
   std::vector<std::vector<const LinearView*>> gate_up, down;
   for (const ExpertWeights& expert : w.experts) {
@@ -81,7 +81,6 @@ DeviceMoe place_moe(WeightPacker& packer, const MoeWeights& w) {
   const ExpertLinears up = packer.expert_linears(gate_up), back = packer.expert_linears(down);
   moe.gate_up = up.first, moe.gate_up_stride = up.data_stride, moe.gate_up_scale_stride = up.scale_stride;
   moe.down = back.first, moe.down_stride = back.data_stride, moe.down_scale_stride = back.scale_stride;
-  moe.shared_gate_up = packer.linear({&w.shared.gate_proj, &w.shared.up_proj, &w.shared_gate});
   moe.shared_down = packer.linear({&w.shared.down_proj});
   return moe;
 }

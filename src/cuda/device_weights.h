@@ -30,11 +30,10 @@ struct DeviceQsa {
 };
 
 struct DeviceMoe {
-  DeviceLinear router;
+  DeviceLinear in;                                              // [E + 2*FS + 1, D]: router, the shared expert's gate and up, its own gate
   DeviceLinear gate_up, down;                                   // of expert 0; the others follow at the strides
   std::size_t gate_up_stride = 0, down_stride = 0;              // bytes
   std::size_t gate_up_scale_stride = 0, down_scale_stride = 0;  // floats
-  DeviceLinear shared_gate_up;                                  // [2*FS + 1, D]: its own gate is the last row
   DeviceLinear shared_down;
 };
 

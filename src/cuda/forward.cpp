@@ -7,6 +7,7 @@
 #include "cuda/kernels/ends.h"
 #include "cuda/kernels/gdn.h"
 #include "cuda/kernels/hyper_connections.h"
+#include "cuda/kernels/moe.h"
 #include "cuda/kernels/ple.h"
 #include "cuda/kernels/qsa.h"
 
@@ -47,9 +48,11 @@ void hc_mix(const DeviceHc& w, const StepContext& step, bf16* inject) {
   const int T = step.T(), width = c.streams_size();
   const HcShape s = hc_shape(c);
   if (few_rows(step)) {
-    linear_sums(w.down_inject, {.T = T, .x = ws.normed, .ldx = width}, ws.low_sums, step.stream);
-    hc_activate_sums(s, T, ws.low_sums, linear_segments(w.down_inject), w.down_inject.row_fragments() * kFragmentRows, ws.low, ws.low_ld,
-                     inject, step.stream);
+    if (!hc_down(s, w.down_inject, T, ws.normed, ws.low, ws.low_ld, inject, step.stream)) {
+      linear_sums(w.down_inject, {.T = T, .x = ws.normed, .ldx = width}, ws.low_sums, step.stream);
+      hc_activate_sums(s, T, ws.low_sums, linear_segments(w.down_inject), w.down_inject.row_fragments() * kFragmentRows, ws.low, ws.low_ld,
+                       inject, step.stream);
+    }
     return hc_up_mean(s, w.up, T, ws.low, ws.low_ld, ws.normed, ws.x, step.stream);
   }
   linear(w.down_inject, {.T = T, .x = ws.normed, .ldx = width, .y = ws.low_logits, .ldy = ws.low_ld}, step.stream);
@@ -187,49 +190,57 @@ void qsa_layer(const DeviceModel& model, const DeviceQsa& w, int layer, const St
   linear(w.out, {.T = T, .x = ws.heads, .ldx = s.HQ * s.DH, .y = ws.y, .ldy = c.hidden_size}, step.stream);
 }
 
-void experts(const DeviceMoe& w, const StepContext& step) {
+void moe_layer(const DeviceMoe& w, int layer, const StepContext& step) {
   const Config& c = step.config;
   Workspace& ws = step.ws;
-  const int T = step.T(), E = c.num_experts, EK = c.experts_per_token, D = c.hidden_size, F = c.moe_intermediate, pairs = T * EK;
-  moe_group(ws.expert_ids, T, E, EK, ws.grouping, step.stream);
-  LinearGroups up{.num_groups = E,
-                  .num_active_bound = std::min(E, pairs),
-                  .num_tiles_bound = pairs / kLinearRows + std::min(E, pairs),
-                  .first = ws.grouping.first,
-                  .active = ws.grouping.active,
-                  .num_active = ws.grouping.num_active,
-                  .tiles = ws.grouping.tiles,
-                  .num_tiles = ws.grouping.num_tiles,
-                  .data_stride = w.gate_up_stride,
-                  .scale_stride = w.gate_up_scale_stride,
-                  .x_rows = ws.grouping.token,
-                  .num_x_rows = T};
+  const int T = step.T(), E = c.num_experts, EK = c.experts_per_token, D = c.hidden_size, pairs = T * EK;
+  const MoeShape s{.E = E,
+                   .EK = EK,
+                   .F = c.moe_intermediate,
+                   .FS = c.shared_expert_intermediate,
+                   .in_ld = ws.moe_in_ld,
+                   .renormalise = c.norm_topk_prob};
+  const LinearGroups up{.num_groups = E,
+                        .num_active_bound = std::min(E, pairs),
+                        .num_tiles_bound = pairs / kLinearRows + std::min(E, pairs),
+                        .first = ws.grouping.first,
+                        .active = ws.grouping.active,
+                        .num_active = ws.grouping.num_active,
+                        .tiles = ws.grouping.tiles,
+                        .num_tiles = ws.grouping.num_tiles,
+                        .data_stride = w.gate_up_stride,
+                        .scale_stride = w.gate_up_scale_stride,
+                        .x_rows = ws.grouping.token,
+                        .num_x_rows = T};
   LinearGroups down = up;
   down.data_stride = w.down_stride;
   down.scale_stride = w.down_scale_stride;
   down.x_rows = nullptr;
-  linear(w.gate_up, {.T = pairs, .x = ws.x, .ldx = D, .y = ws.hidden, .ldy = ws.hidden_ld, .groups = &up}, step.stream);
-  moe_activate(pairs, F, ws.hidden, ws.hidden_ld, ws.act, ws.act_ld, step.stream);
-  linear(w.down, {.T = pairs, .x = ws.act, .ldx = ws.act_ld, .y = ws.expert_out, .ldy = D, .groups = &down}, step.stream);
-}
-
-void moe_layer(const DeviceMoe& w, int layer, const StepContext& step) {
-  const Config& c = step.config;
-  Workspace& ws = step.ws;
-  const int T = step.T(), E = c.num_experts, EK = c.experts_per_token, D = c.hidden_size, FS = c.shared_expert_intermediate;
-  linear(w.router, {.T = T, .x = ws.x, .ldx = D, .y = ws.router_logits, .ldy = ws.router_ld}, step.stream);
-  step.tap(layer, "moe.router_logits", ws.router_logits, {{T, E}, ws.router_ld});
-  moe_route(ws.router_logits, ws.router_ld, T, E, EK, c.norm_topk_prob, layer, ws.expert_ids, ws.expert_weights, ws.faults, step.stream);
+  const bf16* shared_gate = ws.moe_in + E + 2 * s.FS;
+  linear(w.in, {.T = T, .x = ws.x, .ldx = D, .y = ws.moe_in, .ldy = ws.moe_in_ld}, step.stream);
+  const LinearArgs from_act{.T = pairs, .x = ws.act, .ldx = ws.act_ld, .y = ws.expert_out, .ldy = D, .groups = &down};
+  const LinearArgs from_shared_act{.T = T, .x = ws.shared_act, .ldx = ws.shared_act_ld, .y = ws.shared_out, .ldy = D};
+  if (step.batch.taps == nullptr && moe_few_applies(s, w.gate_up, w.shared_down, T)) {
+    moe_route_few(s, ws.moe_in, T, layer, ws.expert_ids, ws.expert_weights, ws.shared_act, ws.shared_act_ld, ws.grouping, ws.faults,
+                  step.stream);
+    moe_gate_up_few(w.gate_up, {.T = pairs, .x = ws.x, .ldx = D, .y = ws.act, .ldy = ws.act_ld, .groups = &up}, ws.act_ld, step.stream);
+    return moe_down_few(s, w.down, from_act, w.shared_down, from_shared_act, ws.expert_weights, ws.grouping.place, shared_gate, ws.y,
+                        step.stream);
+  }
+  step.tap(layer, "moe.router_logits", ws.moe_in, {{T, E}, ws.moe_in_ld});
+  moe_route(s, ws.moe_in, T, layer, ws.expert_ids, ws.expert_weights, ws.faults, step.stream);
   step.tap(layer, "moe.weights", ws.expert_weights, {{T, EK}});
   step.tap_ids(layer, "moe.experts", ws.expert_ids, T, EK);
-  experts(w, step);
+  moe_group(ws.expert_ids, T, E, EK, ws.grouping, step.stream);
+  linear(w.gate_up, {.T = pairs, .x = ws.x, .ldx = D, .y = ws.hidden, .ldy = ws.hidden_ld, .groups = &up}, step.stream);
+  moe_activate(pairs, s.F, ws.hidden, ws.hidden_ld, ws.act, ws.act_ld, step.stream);
+  linear(w.down, from_act, step.stream);
   moe_combine(T, EK, D, ws.expert_weights, ws.grouping.place, ws.expert_out, ws.routed, step.stream);
   step.tap(layer, "moe.routed_out", ws.routed, {{T, D}});
-  linear(w.shared_gate_up, {.T = T, .x = ws.x, .ldx = D, .y = ws.shared_hidden, .ldy = ws.shared_hidden_ld}, step.stream);
-  moe_activate(T, FS, ws.shared_hidden, ws.shared_hidden_ld, ws.shared_act, ws.shared_act_ld, step.stream);
-  linear(w.shared_down, {.T = T, .x = ws.shared_act, .ldx = ws.shared_act_ld, .y = ws.shared_out, .ldy = D}, step.stream);
+  moe_activate(T, s.FS, ws.moe_in + E, ws.moe_in_ld, ws.shared_act, ws.shared_act_ld, step.stream);
+  linear(w.shared_down, from_shared_act, step.stream);
   step.tap(layer, "moe.shared_out", ws.shared_out, {{T, D}});
-  moe_add_shared(T, D, ws.routed, ws.shared_out, ws.shared_hidden + 2 * FS, ws.shared_hidden_ld, ws.y, step.stream);
+  moe_add_shared(T, D, ws.routed, ws.shared_out, shared_gate, ws.moe_in_ld, ws.y, step.stream);
 }
 
 void ple_layer(const DevicePle& w, int layer, const StepContext& step) {

@@ -19,10 +19,9 @@ Workspace::Workspace(const Config& c, int max_rows, int max_positions) {
   low_width = c.hc_lowrank + c.hc_count;
   low_ld = padded(low_width);
   projected_ld = padded(widest_projection(c));
-  router_ld = padded(c.num_experts);
+  moe_in_ld = padded(c.num_experts + 2 * c.shared_expert_intermediate + 1);
   hidden_ld = padded(2 * c.moe_intermediate);
   act_ld = padded(c.moe_intermediate);
-  shared_hidden_ld = padded(2 * c.shared_expert_intermediate + 1);
   shared_act_ld = padded(c.shared_expert_intermediate);
   embedding_ld = padded(c.ple_embed_dim);
   key_value_ld = padded(c.streams_size() + c.hidden_size);
@@ -76,7 +75,7 @@ void Workspace::place(const Config& c, int max_rows, std::byte* memory, std::siz
   take(attention.scores, static_cast<std::size_t>(attention.rows) * HQ * attended);
   take(attention.partial, static_cast<std::size_t>(attention.split_rows) * HQ * ((attended + kValueChunk - 1) / kValueChunk) *
                               static_cast<std::size_t>(c.head_dim));
-  take(router_logits, T * router_ld);
+  take(moe_in, T * moe_in_ld);
   take(expert_ids, pairs);
   take(expert_weights, pairs);
   take(grouping.first, E + 1);
@@ -89,7 +88,6 @@ void Workspace::place(const Config& c, int max_rows, std::byte* memory, std::siz
   take(hidden, pairs * hidden_ld);
   take(act, pairs * act_ld);
   take(expert_out, pairs * D);
-  take(shared_hidden, T * shared_hidden_ld);
   take(shared_act, T * shared_act_ld);
   take(shared_out, T * D);
   take(routed, T * D);

@@ -27,7 +27,7 @@ class Workspace {
   Workspace(const Config& config, int max_rows, int max_positions);
   std::size_t bytes() const { return memory_.bytes(); }
 
-  int low_width, low_ld, projected_ld, router_ld, hidden_ld, act_ld, shared_hidden_ld, shared_act_ld, embedding_ld, key_value_ld;
+  int low_width, low_ld, projected_ld, moe_in_ld, hidden_ld, act_ld, shared_act_ld, embedding_ld, key_value_ld;
   int group_rows;  // rows per group of the sparse attention
   int max_blocks;  // block scores per row
   int logit_rows;  // rows of logits at a time
@@ -38,11 +38,11 @@ class Workspace {
   float* block_scores;
   int *positions, *counts;
   QsaScratch attention;
-  bf16* router_logits;
+  bf16* moe_in;
   int* expert_ids;
   float* expert_weights;
   MoeGrouping grouping;
-  bf16 *hidden, *act, *expert_out, *shared_hidden, *shared_act, *shared_out, *routed;
+  bf16 *hidden, *act, *expert_out, *shared_act, *shared_out, *routed;
   std::int64_t* ngram_rows;
   bf16 *ngram_embedding, *key_value, *ple_gated, *ple_normed, *ple_out;
   bf16 *wanted, *logits;

@@ -35,6 +35,14 @@ __device__ __forceinline__ void wait_for_previous() {
 #endif
 }
 
+// The same, but the next kernel starts only afterwards: before its own wait it may then read what was written before this kernel.
+__device__ __forceinline__ void wait_and_hold_next() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
 // An index that was read from device memory: outside its range the kernel traps, it never reads or writes beside its buffer.
 template <class Index>
 __device__ __forceinline__ Index checked(Index index, Index size) {

@@ -2,8 +2,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "cuda/kernels/linear_params.cuh"
-#include "cuda/kernels/tensor_step.cuh"
+#include "cuda/kernels/linear_few.cuh"
 #include "cuda/runtime/launch.cuh"
 
 namespace tetrad::cuda {
@@ -11,54 +10,8 @@ namespace {
 
 constexpr int kRoundSegments = 32;  // whose sums shared memory holds at a time
 constexpr int kUsualWarps = 8;      // leaves room for several blocks on a multiprocessor
-constexpr int kManyWarps = 32;      // where there are few blocks
+constexpr int kManyWarps = 16;      // where there are few blocks
 constexpr int kManyBlocks = 132;
-constexpr int kBatchBf16 = kSegmentFragments;  // fragments loaded before the first is used: 20 loads of 16 bytes in flight per lane
-constexpr int kBatchFp8 = 4;                   // one scale block of 128 columns
-
-// Fragments that a warp has fetched and not used.
-template <bool kFp8>
-struct Batch {
-  static constexpr int kCount = kFp8 ? kBatchFp8 : kBatchBf16;
-  WeightFragment<kFp8> w[kCount];
-
-  __device__ __forceinline__ void load(const std::byte* fragments, int begin, int end, int lane) {
-#pragma unroll
-    for (int b = 0; b < kCount; ++b)
-      if (begin + b < end) w[b].load(fragments + static_cast<std::size_t>(begin + b) * WeightFragment<kFp8>::kBytes, lane);
-  }
-};
-
-// acc <- the sum over fragments [begin, end), whose first ones are in the batch; leaves those of [next, next_end) there.
-template <bool kFp8, int kTokenTiles>
-__device__ __forceinline__ void segment_sum(const std::byte* fragments, const bf16* const* rows, int K, int begin, int end, int next,
-                                            int next_end, Batch<kFp8>& batch, float (*acc)[4]) {
-  constexpr int kCount = Batch<kFp8>::kCount;
-  const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int i = 0; i < kTokenTiles; ++i)
-#pragma unroll
-    for (int j = 0; j < 4; ++j) acc[i][j] = 0.0f;
-  for (int f = begin; f < end; f += kCount) {
-    const bool last = f + kCount >= end;
-    const int from = last ? next : f + kCount, to = last ? next_end : end;
-#pragma unroll
-    for (int b = 0; b < kCount; ++b) {
-      if (f + b < end) {
-        unsigned a[2][4];
-        batch.w[b].expand(a);
-#pragma unroll
-        for (int i = 0; i < kTokenTiles; ++i) {
-          XFragment x;
-          x.load(rows[i], f + b, K, lane);
-          multiply_step(acc[i], a[0], x.step[0][0], x.step[0][1]);
-          multiply_step(acc[i], a[1], x.step[1][0], x.step[1][1]);
-        }
-      }
-      if (from + b < to) batch.w[b].load(fragments + static_cast<std::size_t>(from + b) * WeightFragment<kFp8>::kBytes, lane);
-    }
-  }
-}
 
 // Between rounds of a very wide K the totals wait behind the sums.
 __device__ __forceinline__ float& carried_total(float* sums, int i, int outputs) { return sums[kRoundSegments * outputs + i]; }
@@ -85,27 +38,18 @@ __global__ void __launch_bounds__(32 * kWarps) linear_few_kernel(const LinearPar
 
   for (int t0 = g.begin; t0 < g.end; t0 += kTokens) {
     const bf16* rows[kTokenTiles];
-#pragma unroll
-    for (int i = 0; i < kTokenTiles; ++i) {
-      const int t = t0 + 8 * i + lane / 4;
-      rows[i] = t < g.end ? x_row(p, t) : nullptr;
-    }
+    token_rows<kTokenTiles>(p, t0, g.end, rows);
     for (int s0 = 0; s0 < num_segments; s0 += kRoundSegments) {
       const int round = min(kRoundSegments, num_segments - s0);
       for (int s = warp; s < round; s += num_warps) {
         // After this warp's last segment of the round comes its first of the next, or of the next rows.
-        const int after = s + num_warps < round                ? s0 + s + num_warps
-                          : s0 + kRoundSegments < num_segments ? s0 + kRoundSegments + warp
-                                                               : warp;
-        const bool more = s + num_warps < round || s0 + kRoundSegments < num_segments || t0 + kTokens < g.end;
+        const bool in_round = s + num_warps < round, next_round = s0 + kRoundSegments + warp < num_segments;
+        const int after = in_round ? s0 + s + num_warps : next_round ? s0 + kRoundSegments + warp : warp;
+        const bool more = in_round || next_round || t0 + kTokens < g.end;
         float acc[kTokenTiles][4];
         segment_sum<kFp8, kTokenTiles>(fragments, rows, p.K, (s0 + s) * p.segment, segment_end(s0 + s), after * p.segment,
                                        more ? segment_end(after) : 0, batch, acc);
-        float* out = sums + s * kOutputs;
-#pragma unroll
-        for (int i = 0; i < kTokenTiles; ++i)
-#pragma unroll
-          for (int j = 0; j < 4; ++j) out[(8 * i + lane % 4 * 2 + j % 2) * kFragmentRows + lane / 4 + j / 2 * 8] = acc[i][j];
+        store_sums<kTokenTiles>(acc, sums + s * kOutputs);
       }
       __syncthreads();  // the sums of this round are written
       for (int i = threadIdx.x; i < kOutputs; i += blockDim.x) {
@@ -138,11 +82,7 @@ __global__ void __launch_bounds__(32 * kUsualWarps) linear_sums_kernel(const Lin
   wait_for_previous();
   if (begin >= end) return;
   const bf16* rows[kTokenTiles];
-#pragma unroll
-  for (int i = 0; i < kTokenTiles; ++i) {
-    const int t = 8 * i + lane / 4;
-    rows[i] = t < p.T ? x_row(p, t) : nullptr;
-  }
+  token_rows<kTokenTiles>(p, 0, p.T, rows);
   float acc[kTokenTiles][4];
   segment_sum<false, kTokenTiles>(fragments, rows, p.K, begin, end, 0, 0, batch, acc);
   const int width = p.n_fragments * kFragmentRows;
@@ -171,7 +111,8 @@ void launch_few(const LinearParams& p, int num_groups, const Stream& stream) {
 
 template <bool kFp8, int kTokenTiles>
 void launch_few(const LinearParams& p, int num_groups, const Stream& stream) {
-  if (p.n_fragments * num_groups < kManyBlocks) return launch_few<kFp8, kTokenTiles, kManyWarps>(p, num_groups, stream);
+  const bool deep = ceil_div(p.k_fragments, p.segment) > kUsualWarps;
+  if (deep && p.n_fragments * num_groups < kManyBlocks) return launch_few<kFp8, kTokenTiles, kManyWarps>(p, num_groups, stream);
   launch_few<kFp8, kTokenTiles, kUsualWarps>(p, num_groups, stream);
 }
 

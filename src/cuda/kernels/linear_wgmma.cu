@@ -307,7 +307,9 @@ void launch_wgmma(const LinearParams& p, const Stream& stream) {
 
 bool linear_wgmma(const LinearParams& p, bool fp8, const Stream& stream) {
   const int scale_step = fp8 ? p.scale_rows : 1;
-  if (!stream.hopper() || p.k_fragments <= 2 * kAhead || p.segment != 2 * (fp8 ? kFp8Segment : kBf16Segment) || (scale_step != 1 && scale_step != 16)) return false;
+  if (!stream.hopper() || p.k_fragments <= 2 * kAhead || p.segment != 2 * (fp8 ? kFp8Segment : kBf16Segment) ||
+      (scale_step != 1 && scale_step != 16))
+    return false;
   fp8 ? launch_wgmma<true>(p, stream) : launch_wgmma<false>(p, stream);
   return true;
 }
