@@ -90,7 +90,7 @@ class CudaBackend final : public Backend {
       const StepContext context{config_, batch, layout_, rows, logit_rows, most_blocks, workspace_, stream_};
       replay({rows.T, static_cast<int>(batch.logit_rows.size()), most_blocks}, [&] { enqueue(context, staged); });
       stream_.synchronize();
-      std::copy(staged.begin(), staged.end(), logits.begin());
+      if (logits.data() != staged.data()) std::copy(staged.begin(), staged.end(), logits.begin());
     } else {
       enqueue({config_, batch, layout_, rows, logit_rows, most_blocks, workspace_, stream_}, logits);
       stream_.synchronize();
@@ -101,6 +101,10 @@ class CudaBackend final : public Backend {
     }
     report_faults(batch, result);
     return result;
+  }
+
+  std::span<float> logit_memory(std::size_t count) override {
+    return count <= host_logits_.size() ? std::span(host_logits_.data(), count) : std::span<float>();
   }
 
   void clear_slot(int index) override {

@@ -18,7 +18,8 @@ HcShape hc_shape(const Config& c) { return {c.hc_count, c.hidden_size, c.hc_lowr
 
 // A step of few rows without a sink takes fewer launches to the same bits.
 bool few_rows(const StepContext& step) {
-  return step.T() <= kFewLinearRows && step.batch.taps == nullptr && step.config.hidden_size % kFragmentRows == 0;
+  return step.T() <= hc_few_rows(hc_shape(step.config), step.stream) && step.batch.taps == nullptr &&
+         step.config.hidden_size % kFragmentRows == 0;
 }
 
 // streams -> normed, with the injection of the sub-block before it where there was one.
@@ -223,8 +224,9 @@ void moe_layer(const DeviceMoe& w, int layer, const StepContext& step) {
   if (step.batch.taps == nullptr && moe_few_applies(s, w.gate_up, w.shared_down, T)) {
     moe_route_few(s, ws.moe_in, T, layer, ws.expert_ids, ws.expert_weights, ws.shared_act, ws.shared_act_ld, ws.grouping, ws.faults,
                   step.stream);
-    moe_gate_up_few(w.gate_up, {.T = pairs, .x = ws.x, .ldx = D, .y = ws.act, .ldy = ws.act_ld, .groups = &up}, ws.act_ld, step.stream);
-    return moe_down_few(s, w.down, from_act, w.shared_down, from_shared_act, ws.expert_weights, ws.grouping.place, shared_gate, ws.y,
+    moe_gate_up_few(w.gate_up, {.T = pairs, .x = ws.x, .ldx = D, .y = ws.act, .ldy = ws.act_ld, .groups = &up}, ws.grouping, ws.act_ld,
+                    step.stream);
+    return moe_down_few(s, w.down, from_act, w.shared_down, from_shared_act, ws.grouping, ws.expert_weights, shared_gate, ws.y,
                         step.stream);
   }
   step.tap(layer, "moe.router_logits", ws.moe_in, {{T, E}, ws.moe_in_ld});

@@ -32,7 +32,12 @@ StepResult Stepper::step(std::span<const StepRequest> requests, TapSink* taps) {
                          .saves = {}});
     for (int r = rows - rows_wanted(request); r < rows; ++r) logit_rows.push_back(first + r);
   }
-  logits_.resize(logit_rows.size() * static_cast<std::size_t>(backend.config().vocab_size));
+  const std::size_t count = logit_rows.size() * static_cast<std::size_t>(backend.config().vocab_size);
+  logits_ = backend.logit_memory(count);
+  if (logits_.size() != count) {
+    own_logits_.resize(count);
+    logits_ = own_logits_;
+  }
   return backend.step({.token_ids = ids, .sequences = sequences, .logit_rows = logit_rows, .taps = taps}, logits_);
 }
 

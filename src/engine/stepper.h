@@ -17,7 +17,7 @@ struct StepRequest {
 };
 
 struct StepOutcome {
-  std::span<const float> logits;       // [rows wanted, V]; valid until the next run
+  std::span<const float> logits;       // [rows wanted, V]; valid until the next step of the backend
   std::optional<SequenceFault> fault;  // this sequence went non-finite: its state is cleared, its request must fail
 };
 
@@ -36,7 +36,8 @@ class Stepper {
   StepResult step(std::span<const StepRequest> requests, TapSink* taps);
 
   StatePool* pool_;
-  std::vector<float> logits_;
+  std::vector<float> own_logits_;  // where the backend has no memory for them
+  std::span<float> logits_;
 };
 
 }  // namespace tetrad

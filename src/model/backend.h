@@ -75,6 +75,10 @@ class Backend {
   // vocabulary and InternalError for a batch that breaks the contract above, before any state changes.
   virtual StepResult step(const StepBatch& batch, std::span<float> logits) = 0;
 
+  // Memory of the backend's own for `count` logits, which a step fills without a copy on the host; the next step overwrites it. Empty: any
+  // memory serves as well.
+  virtual std::span<float> logit_memory(std::size_t /*count*/) { return {}; }
+
   // State movement; indices are checked. A cleared slot is an empty sequence (n-gram history = end of text).
   virtual void clear_slot(int slot) = 0;
   virtual void copy_slot(int destination, int source) = 0;

@@ -39,11 +39,14 @@ void hc_activate(const HcShape& s, int T, const bf16* low_logits, int ld, bf16* 
 void hc_mean(const HcShape& s, int T, const bf16* gate_logits, const bf16* normed, bf16* x, const Stream& stream);
 void hc_inject(const HcShape& s, int T, const bf16* inject, const bf16* y, bf16* h, const Stream& stream);
 
-// The same for few rows (T up to kFewLinearRows, D a multiple of 16), in three launches instead of six: hc_inject_norm, hc_down,
+// The same for few rows (up to hc_few_rows, D a multiple of 16), in three launches instead of six: hc_inject_norm, hc_down,
 // hc_up_mean. Where there is no hc_down, linear_sums of down_inject and hc_activate_sums do the same. The same bits. h += inject * y, then
 // normed = rms_norm of the next mix; inject null: norm only.
 void hc_inject_norm(const HcShape& s, int T, const bf16* inject, const bf16* y, bf16* h, const float* scale, bf16* normed,
                     const Stream& stream);
+// The most rows: hc_down takes kHcFewRows, without it the limit is that of linear_sums.
+inline constexpr int kHcFewRows = 64;
+int hc_few_rows(const HcShape& s, const Stream& stream);
 // low and inject of down_inject normed; false where it does not apply (no clusters, K too wide).
 bool hc_down(const HcShape& s, const DeviceLinear& down_inject, int T, const bf16* normed, bf16* low, int ld_low, bf16* inject,
              const Stream& stream);

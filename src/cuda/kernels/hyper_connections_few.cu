@@ -1,4 +1,6 @@
 // hyper_connections for few rows (contract in hyper_connections.h): launches are what costs there, so neighbours are one.
+#include <algorithm>
+
 #include "base/error.h"
 #include "cuda/kernels/hyper_connections.cuh"
 #include "cuda/kernels/linear_few.cuh"
@@ -7,7 +9,7 @@
 namespace tetrad::cuda {
 namespace {
 
-constexpr int kKept = 12;
+constexpr int kKept = 12, kKeptStreams = 4, kUpSlots = 2;
 constexpr int kNormThreads = 256, kActivateThreads = 64, kTokens = 8;
 
 // A thread keeps up to kKept of its elements in registers between the two passes; wider streams are read again.
@@ -61,39 +63,52 @@ __global__ void hc_activate_sums_kernel(const HcShape s, int T, const float* sum
   hc_store_low(s, total, t, j, low, ld_low, inject);
 }
 
-// A block owns 16 elements of x, a warp one stream's gates for them. Shared: [HC][kTokens][16] gates.
+// Grid (D/16, T/8): a block owns 16 elements of x, a warp one stream's gates for them. Shared: [HC][kTokens][16] gates, then per warp its
+// ring of weights and its columns of low.
 __global__ void hc_up_mean_kernel(const LinearParams p, const HcShape s, const bf16* normed, bf16* x) {
-  extern __shared__ float gates[];
+  extern __shared__ __align__(128) float gates[];
   const int stream = threadIdx.x / 32, lane = threadIdx.x % 32, d0 = blockIdx.x * kFragmentRows;
-  const std::byte* fragments =
-      p.data + static_cast<std::size_t>((stream * s.D + d0) / kFragmentRows) * p.k_fragments * WeightFragment<false>::kBytes;
-  Batch<false> batch;
-  batch.load(fragments, 0, min(p.segment, p.k_fragments), lane);
+  const int t0 = blockIdx.y * kTokens, count = min(kTokens, p.T - t0), tokens = min(kTokens, p.T);
+  auto* memory = reinterpret_cast<std::byte*>(gates + s.HC * kTokens * kFragmentRows) +
+                 stream * (WeightRing<false>::bytes(kUpSlots) + ColumnBuffers<false, 1>::elements(tokens) * 2);
+  WeightRing<false> ring(memory, kUpSlots);
+  WeightRun run{p.data + static_cast<std::size_t>((stream * s.D + d0) / kFragmentRows) * p.k_fragments * WeightFragment<false>::kBytes, 0,
+                p.k_fragments, 1};
+  fill_ring(run, ring);
   wait_for_previous();
-  for (int t0 = 0; t0 < p.T; t0 += kTokens) {
-    const bf16* row[1];
-    token_rows<1>(p, t0, p.T, row);
-    float total[4];
-    for (int begin = 0; begin < p.k_fragments; begin += p.segment) {
-      const int end = min(begin + p.segment, p.k_fragments), next = end < p.k_fragments ? end : 0;
-      float acc[1][4];
-      segment_sum<false, 1>(fragments, row, p.K, begin, end, next, min(next + p.segment, p.k_fragments), batch, acc);
+  const auto low_row = [&](int t) { return x_row(p, t0 + t); };
+  ColumnBuffers<false, 1> low(reinterpret_cast<bf16*>(memory + WeightRing<false>::bytes(kUpSlots)), tokens, count);
+  low.fetch_first(low_row, p.K, 0, p.k_fragments);
+  // What this thread multiplies its gates with comes meanwhile.
+  const int first = threadIdx.x;
+  float kept[kKeptStreams];
+  if (s.HC <= kKeptStreams && first < count * kFragmentRows) {
 #pragma unroll
-      for (int j = 0; j < 4; ++j) total[j] = begin == 0 ? acc[0][j] : total[j] + acc[0][j];
-    }
-    __syncthreads();  // the last tokens' gates have been read
+    for (int h = 0; h < kKeptStreams; ++h)
+      if (h < s.HC)
+        kept[h] = to_f32(normed[(static_cast<std::size_t>(t0 + first / kFragmentRows) * s.HC + h) * s.D + d0 + first % kFragmentRows]);
+  }
+  float total[4] = {};
+  run_sums<false, 1, 1>(low_row, p.K, p.segment, 0, p.k_fragments, low.x, ring, run, [&](int segment, const auto& acc) {
 #pragma unroll
-    for (int j = 0; j < 4; ++j)
-      gates[(stream * kTokens + lane % 4 * 2 + j % 2) * kFragmentRows + lane / 4 + j / 2 * 8] = round_b16(sigmoid_f32(round_b16(total[j])));
-    __syncthreads();  // every stream's gates are written
-    for (int i = threadIdx.x; i < kTokens * kFragmentRows; i += blockDim.x) {
-      const int t = t0 + i / kFragmentRows, d = d0 + i % kFragmentRows;
-      if (t >= p.T) break;
-      float sum = 0.0f;
-      for (int h = 0; h < s.HC; ++h)
-        sum += round_b16(gates[h * kTokens * kFragmentRows + i] * to_f32(normed[(static_cast<std::size_t>(t) * s.HC + h) * s.D + d]));
-      x[static_cast<std::size_t>(t) * s.D + d] = to_b16(sum / static_cast<float>(s.HC));
+    for (int j = 0; j < 4; ++j) total[j] = add_segment<false>(segment == 0, total[j], acc[0][0][j], 1.0f);
+  });
+#pragma unroll
+  for (int j = 0; j < 4; ++j)
+    gates[(stream * kTokens + lane % 4 * 2 + j % 2) * kFragmentRows + lane / 4 + j / 2 * 8] = round_b16(sigmoid_f32(round_b16(total[j])));
+  __syncthreads();  // every stream's gates are written
+  for (int i = threadIdx.x; i < count * kFragmentRows; i += blockDim.x) {
+    const int row = t0 + i / kFragmentRows, d = d0 + i % kFragmentRows;
+    float sum = 0.0f;
+    const auto add = [&](int h, float value) { sum += round_b16(gates[h * kTokens * kFragmentRows + i] * value); };
+    if (s.HC <= kKeptStreams && i == first) {
+#pragma unroll
+      for (int h = 0; h < kKeptStreams; ++h)
+        if (h < s.HC) add(h, kept[h]);
+    } else {
+      for (int h = 0; h < s.HC; ++h) add(h, to_f32(normed[(static_cast<std::size_t>(row) * s.HC + h) * s.D + d]));
     }
+    x[static_cast<std::size_t>(row) * s.D + d] = to_b16(sum / static_cast<float>(s.HC));
   }
 }
 
@@ -117,10 +132,13 @@ void hc_up_mean(const HcShape& s, const DeviceLinear& up, int T, const bf16* low
                 const Stream& stream) {
   TETRAD_CHECK(s.D % kFragmentRows == 0 && !up.fp8 && s.HC <= 32, "hc_up_mean: D {}, {} streams", s.D, s.HC);
   const LinearParams p = linear_params(up, {.T = T, .x = low, .ldx = ld_low});
-  launch("hc_up_mean", hc_up_mean_kernel,
-         {dim3(static_cast<unsigned>(s.D / kFragmentRows)), dim3(static_cast<unsigned>(32 * s.HC)),
-          static_cast<std::size_t>(s.HC) * kTokens * kFragmentRows * sizeof(float)},
-         stream, p, s, normed, x);
+  const std::size_t per_stream =
+      kTokens * kFragmentRows * sizeof(float) +
+      static_cast<std::size_t>(WeightRing<false>::bytes(kUpSlots) + ColumnBuffers<false, 1>::elements(std::min(T, kTokens)) * 2);
+  const LaunchShape shape{dim3(static_cast<unsigned>(s.D / kFragmentRows), static_cast<unsigned>(ceil_div(T, kTokens))),
+                          dim3(static_cast<unsigned>(32 * s.HC)), per_stream * static_cast<std::size_t>(s.HC)};
+  if (shape.shared_bytes > 48 * 1024) allow_shared("hc_up_mean", hc_up_mean_kernel, shape.shared_bytes);
+  launch("hc_up_mean", hc_up_mean_kernel, shape, stream, p, s, normed, x);
 }
 
 }  // namespace tetrad::cuda

@@ -11,6 +11,7 @@ namespace {
 
 constexpr int kFewRows = kFewLinearRows;  // up to here a weight is streamed once and the multiply steps hide behind it
 constexpr int kFewPasses = 3;             // over a weight that is in the caches after the first
+constexpr int kWideOutputs = 100 * 128;   // enough tiles of outputs for wgmma to keep the GPU busy without that
 
 }  // namespace
 
@@ -46,7 +47,8 @@ void linear(const DeviceLinear& w, const LinearArgs& a, const Stream& stream) {
   TETRAD_CHECK(!w.fp8 || w.block_columns % kFragmentColumns == 0, "linear: scale blocks of {} columns", w.block_columns);
   const LinearParams p = linear_params(w, a);
   // Rows of a group are few when on average they are: the rest costs a second pass over cached weights.
-  const bool few = a.groups != nullptr ? a.T <= kFewRows * a.groups->num_groups : a.T <= kFewRows * kFewPasses;
+  const int passes = stream.hopper() && w.N >= kWideOutputs ? 1 : kFewPasses;
+  const bool few = a.groups != nullptr ? a.T <= kFewRows * a.groups->num_groups : a.T <= kFewRows * passes;
   if (few) return linear_few(p, w.fp8, stream);
   if (!linear_wgmma(p, w.fp8, stream)) linear_many(p, w.fp8, stream);
 }

@@ -8,112 +8,108 @@
 namespace tetrad::cuda {
 namespace {
 
-constexpr int kRoundSegments = 32;  // whose sums shared memory holds at a time
-constexpr int kUsualWarps = 8;      // leaves room for several blocks on a multiprocessor
-constexpr int kManyWarps = 16;      // where there are few blocks
-constexpr int kManyBlocks = 132;
+constexpr int kSumSlots = 2;             // of linear_sums: one segment
+constexpr int kUsualWarps = 8;           // leaves room for several blocks on a multiprocessor
+constexpr int kManyWarps = 16;           // where there are few blocks
+constexpr int kSharedBytes = 110 << 10;  // of a block, so that two fit on a multiprocessor
 
-// Between rounds of a very wide K the totals wait behind the sums.
-__device__ __forceinline__ float& carried_total(float* sums, int i, int outputs) { return sums[kRoundSegments * outputs + i]; }
+// Sizes of a launch that the kernel needs, too.
+struct FewShape {
+  int warps, segments_per_warp, slots, tokens;  // tokens: rows that there is room for
+};
 
-// What a warp does not own it does not wait for: segments s, s + warps, ... follow each other without a barrier, and their sums meet in
-// shared memory once per round. Shared: [round][kTokens][16] sums.
-template <bool kFp8, int kTokenTiles, int kWarps>
-__global__ void __launch_bounds__(32 * kWarps) linear_few_kernel(const LinearParams p) {
+// A warp has consecutive segments; their sums meet in shared memory. Shared: [segments][kTokens][16] sums, then per warp its ring of
+// weights and its columns of x.
+template <bool kFp8, int kTokenTiles>
+__global__ void __launch_bounds__(32 * kManyWarps) linear_few_kernel(const LinearParams p, const FewShape shape) {
   constexpr int kTokens = 8 * kTokenTiles, kOutputs = kTokens * kFragmentRows;
-  extern __shared__ float sums[];
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, num_warps = blockDim.x / 32;
-  const int num_segments = (p.k_fragments + p.segment - 1) / p.segment;
-  const auto segment_end = [&](int s) { return min((s + 1) * p.segment, p.k_fragments); };
-  const std::size_t strip = static_cast<std::size_t>(blockIdx.x) * p.k_fragments * WeightFragment<kFp8>::kBytes;
+  extern __shared__ __align__(128) float sums[];
+  const int warp = threadIdx.x / 32, num_segments = (p.k_fragments + p.segment - 1) / p.segment;
+  const int first = min(warp * shape.segments_per_warp * p.segment, p.k_fragments);
+  const int end = min(first + shape.segments_per_warp * p.segment, p.k_fragments);
+  const std::size_t start = (static_cast<std::size_t>(blockIdx.x) * p.k_fragments + first) * WeightFragment<kFp8>::kBytes;
+  auto* memory = reinterpret_cast<std::byte*>(sums + num_segments * kOutputs) +
+                 warp * (WeightRing<kFp8>::bytes(shape.slots) + ColumnBuffers<kFp8, kTokenTiles>::elements(shape.tokens) * 2);
+  bf16* columns = reinterpret_cast<bf16*>(memory + WeightRing<kFp8>::bytes(shape.slots));
   const bool grouped = p.groups.first != nullptr;
-  Batch<kFp8> batch;
-  if (!grouped) batch.load(p.data + strip, warp * p.segment, segment_end(warp), lane);
+  WeightRing<kFp8> ring(memory, shape.slots);
+  WeightRun run{p.data + start, 0, end - first, grouped ? 0 : (p.T + kTokens - 1) / kTokens};
+  fill_ring(run, ring);
   wait_for_previous();
   if (grouped && static_cast<int>(blockIdx.y) >= *p.groups.num_active) return;
   const LinearGroup g = grouped ? of_group(p, p.groups.active[blockIdx.y]) : whole(p);
-  const std::byte* fragments = g.data + strip;
-  if (grouped) batch.load(fragments, warp * p.segment, segment_end(warp), lane);
-  const int n0 = blockIdx.x * kFragmentRows;
-
+  if (grouped) {
+    run = {g.data + start, 0, end - first, (g.end - g.begin + kTokens - 1) / kTokens};
+    fill_ring(run, ring);
+  }
   for (int t0 = g.begin; t0 < g.end; t0 += kTokens) {
-    const bf16* rows[kTokenTiles];
-    token_rows<kTokenTiles>(p, t0, g.end, rows);
-    for (int s0 = 0; s0 < num_segments; s0 += kRoundSegments) {
-      const int round = min(kRoundSegments, num_segments - s0);
-      for (int s = warp; s < round; s += num_warps) {
-        // After this warp's last segment of the round comes its first of the next, or of the next rows.
-        const bool in_round = s + num_warps < round, next_round = s0 + kRoundSegments + warp < num_segments;
-        const int after = in_round ? s0 + s + num_warps : next_round ? s0 + kRoundSegments + warp : warp;
-        const bool more = in_round || next_round || t0 + kTokens < g.end;
-        float acc[kTokenTiles][4];
-        segment_sum<kFp8, kTokenTiles>(fragments, rows, p.K, (s0 + s) * p.segment, segment_end(s0 + s), after * p.segment,
-                                       more ? segment_end(after) : 0, batch, acc);
-        store_sums<kTokenTiles>(acc, sums + s * kOutputs);
-      }
-      __syncthreads();  // the sums of this round are written
-      for (int i = threadIdx.x; i < kOutputs; i += blockDim.x) {
-        const int n = n0 + i % kFragmentRows, t = t0 + i / kFragmentRows;
-        if (t >= g.end) break;
-        float total = s0 == 0 ? 0.0f : carried_total(sums, i, kOutputs);
+    const int count = min(kTokens, g.end - t0);
+    const auto row = [&](int t) { return x_row(p, t0 + t); };
+    ColumnBuffers<kFp8, kTokenTiles> buffers(columns, shape.tokens, count);
+    buffers.fetch_first(row, p.K, first, end);
+    run_sums<kFp8, 1, kTokenTiles>(row, p.K, p.segment, first, end, buffers.x, ring, run,
+                                   [&](int s, const auto& acc) { store_sums<kTokenTiles>(acc[0], sums + s * kOutputs); });
+    __syncthreads();  // the sums are written
+    for (int i = threadIdx.x; i < count * kFragmentRows; i += blockDim.x) {
+      const int n = blockIdx.x * kFragmentRows + i % kFragmentRows, t = t0 + i / kFragmentRows;
+      float total = 0.0f;
 #pragma unroll 4
-        for (int s = 0; s < round; ++s) {
-          const float scale = kFp8 ? g.scales[(n / p.scale_rows) * p.scale_columns + s0 + s] : 1.0f;
-          total = add_segment<kFp8>(s0 + s == 0, total, sums[s * kOutputs + i], scale);
-        }
-        if (s0 + round < num_segments)
-          carried_total(sums, i, kOutputs) = total;
-        else if (n < p.N)
-          p.y[static_cast<std::ptrdiff_t>(t) * p.ldy + n] = to_b16(total);
+      for (int s = 0; s < num_segments; ++s) {
+        const float scale = kFp8 ? g.scales[(n / p.scale_rows) * p.scale_columns + s] : 1.0f;
+        total = add_segment<kFp8>(s == 0, total, sums[s * kOutputs + i], scale);
       }
-      if (s0 + round < num_segments || t0 + kTokens < g.end) __syncthreads();  // the sums have been read
+      if (n < p.N) p.y[static_cast<std::ptrdiff_t>(t) * p.ldy + n] = to_b16(total);
     }
+    if (t0 + kTokens < g.end) __syncthreads();  // the sums have been read
   }
 }
 
-// Grid (N/16, segments/8): a warp a segment, its sum to memory.
+// Grid (N/16, segments/8): a warp a segment, its sum to memory. Shared: per warp its ring of weights and its columns of x.
 template <int kTokenTiles>
 __global__ void __launch_bounds__(32 * kUsualWarps) linear_sums_kernel(const LinearParams p, float* sums) {
-  const int s = blockIdx.y * kUsualWarps + threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int begin = s * p.segment, end = min(begin + p.segment, p.k_fragments);
-  const std::byte* fragments = p.data + static_cast<std::size_t>(blockIdx.x) * p.k_fragments * WeightFragment<false>::kBytes;
-  Batch<false> batch;
-  batch.load(fragments, begin, end, lane);
+  extern __shared__ __align__(128) std::byte shared[];
+  const int warp = threadIdx.x / 32, s = blockIdx.y * kUsualWarps + warp, lane = threadIdx.x % 32;
+  const int first = min(s * p.segment, p.k_fragments), end = min(first + p.segment, p.k_fragments), width = p.n_fragments * kFragmentRows;
+  std::byte* memory = shared + warp * (WeightRing<false>::bytes(kSumSlots) + ColumnBuffers<false, kTokenTiles>::elements(p.T) * 2);
+  WeightRing<false> ring(memory, kSumSlots);
+  WeightRun run{p.data + (static_cast<std::size_t>(blockIdx.x) * p.k_fragments + first) * WeightFragment<false>::kBytes, 0, end - first, 1};
+  fill_ring(run, ring);
   wait_for_previous();
-  if (begin >= end) return;
-  const bf16* rows[kTokenTiles];
-  token_rows<kTokenTiles>(p, 0, p.T, rows);
-  float acc[kTokenTiles][4];
-  segment_sum<false, kTokenTiles>(fragments, rows, p.K, begin, end, 0, 0, batch, acc);
-  const int width = p.n_fragments * kFragmentRows;
+  const auto row = [&](int t) { return x_row(p, t); };
+  ColumnBuffers<false, kTokenTiles> buffers(reinterpret_cast<bf16*>(memory + WeightRing<false>::bytes(kSumSlots)), p.T, p.T);
+  buffers.fetch_first(row, p.K, first, end);
+  run_sums<false, 1, kTokenTiles>(row, p.K, p.segment, first, end, buffers.x, ring, run, [&](int segment, const auto& acc) {
 #pragma unroll
-  for (int i = 0; i < kTokenTiles; ++i)
+    for (int i = 0; i < kTokenTiles; ++i)
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int t = 8 * i + lane % 4 * 2 + j % 2, n = blockIdx.x * kFragmentRows + lane / 4 + j / 2 * 8;
-      if (t < p.T) sums[(static_cast<std::size_t>(s) * p.T + t) * width + n] = acc[i][j];
-    }
-}
-
-template <bool kFp8, int kTokenTiles, int kWarps>
-void launch_few(const LinearParams& p, int num_groups, const Stream& stream) {
-  const int segments = ceil_div(p.k_fragments, p.segment), round = std::min(segments, kRoundSegments);
-  const int in_turn = ceil_div(round, kWarps);  // segments of a warp: as even as can be
-  const int warps = ceil_div(round, in_turn);
-  constexpr std::size_t kSumBytes = 8 * kTokenTiles * kFragmentRows * sizeof(float);
-  const std::size_t shared = kSumBytes * static_cast<std::size_t>(round + (segments > round ? 1 : 0));
-  const auto kernel = linear_few_kernel<kFp8, kTokenTiles, kWarps>;
-  if (shared > 48 * 1024) allow_shared("linear_few", kernel, shared);
-  launch(linear_stem("linear_few", p, stream), kernel,
-         {dim3(static_cast<unsigned>(p.n_fragments), static_cast<unsigned>(num_groups)), dim3(static_cast<unsigned>(32 * warps)), shared},
-         stream, p);
+      for (int j = 0; j < 4; ++j) {
+        const int t = 8 * i + lane % 4 * 2 + j % 2, n = blockIdx.x * kFragmentRows + lane / 4 + j / 2 * 8;
+        if (t < p.T) sums[(static_cast<std::size_t>(segment) * p.T + t) * width + n] = acc[0][i][j];
+      }
+  });
 }
 
 template <bool kFp8, int kTokenTiles>
 void launch_few(const LinearParams& p, int num_groups, const Stream& stream) {
-  const bool deep = ceil_div(p.k_fragments, p.segment) > kUsualWarps;
-  if (deep && p.n_fragments * num_groups < kManyBlocks) return launch_few<kFp8, kTokenTiles, kManyWarps>(p, num_groups, stream);
-  launch_few<kFp8, kTokenTiles, kUsualWarps>(p, num_groups, stream);
+  const int segments = ceil_div(p.k_fragments, p.segment), blocks = p.n_fragments * num_groups, multiprocessors = stream.multiprocessors();
+  const int most_warps = blocks < multiprocessors && segments > kUsualWarps && kTokenTiles == 1 ? kManyWarps : kUsualWarps;
+  FewShape shape;
+  shape.segments_per_warp = ceil_div(segments, most_warps);  // as even as can be
+  shape.warps = ceil_div(segments, shape.segments_per_warp);
+  shape.tokens = std::min(p.T, 8 * kTokenTiles);
+  const int column_bytes = ColumnBuffers<kFp8, kTokenTiles>::elements(shape.tokens) * 2;
+  const int sum_bytes = segments * 8 * kTokenTiles * kFragmentRows * static_cast<int>(sizeof(float));
+  const int room = (kSharedBytes - sum_bytes) / shape.warps - column_bytes;
+  const int needed = ceil_div(shape.segments_per_warp * p.segment, kSlotFragments<kFp8>);
+  shape.slots = std::clamp(room / WeightRing<kFp8>::bytes(1), std::min(2, needed), needed);
+  const std::size_t shared =
+      static_cast<std::size_t>(sum_bytes) + static_cast<std::size_t>(shape.warps * (WeightRing<kFp8>::bytes(shape.slots) + column_bytes));
+  const auto kernel = linear_few_kernel<kFp8, kTokenTiles>;
+  if (shared > 48 * 1024) allow_shared("linear_few", kernel, shared);
+  launch(linear_stem("linear_few", p, stream), kernel,
+         {dim3(static_cast<unsigned>(p.n_fragments), static_cast<unsigned>(num_groups)), dim3(static_cast<unsigned>(32 * shape.warps)),
+          shared},
+         stream, p, shape);
 }
 
 template <bool kFp8>
@@ -134,9 +130,12 @@ void linear_sums(const DeviceLinear& w, const LinearArgs& a, float* sums, const 
   if (a.T == 0) return;
   TETRAD_CHECK(!w.fp8 && a.groups == nullptr && a.T <= kFewLinearRows, "linear_sums: {} rows of a {} weight", a.T, w.fp8 ? "FP8" : "bf16");
   const LinearParams p = linear_params(w, a);
-  const LaunchShape shape{dim3(static_cast<unsigned>(p.n_fragments), static_cast<unsigned>(ceil_div(linear_segments(w), kUsualWarps))),
-                          dim3(32 * kUsualWarps)};
-  launch(linear_stem("linear_sums", p, stream), a.T <= 8 ? linear_sums_kernel<1> : linear_sums_kernel<2>, shape, stream, p, sums);
+  const LaunchShape shape{
+      dim3(static_cast<unsigned>(p.n_fragments), static_cast<unsigned>(ceil_div(linear_segments(w), kUsualWarps))), dim3(32 * kUsualWarps),
+      static_cast<std::size_t>(kUsualWarps * (WeightRing<false>::bytes(kSumSlots) + ColumnBuffers<false, 1>::elements(p.T) * 2))};
+  const auto kernel = a.T <= 8 ? linear_sums_kernel<1> : linear_sums_kernel<2>;
+  if (shape.shared_bytes > 48 * 1024) allow_shared("linear_sums", kernel, shape.shared_bytes);
+  launch(linear_stem("linear_sums", p, stream), kernel, shape, stream, p, sums);
 }
 
 }  // namespace tetrad::cuda

@@ -1,26 +1,137 @@
 #pragma once
 // The pieces of a linear for few rows: a warp multiplies 16 outputs of one segment, with the weights of the next on their way.
 #include "cuda/kernels/linear_params.cuh"
+#include "cuda/kernels/pipeline.cuh"
 #include "cuda/kernels/tensor_step.cuh"
 
 namespace tetrad::cuda {
 
-inline constexpr int kBatchBf16 = kSegmentFragments;  // fragments loaded before the first is used: 20 loads of 16 bytes in flight per lane
-inline constexpr int kBatchFp8 = 4;                   // one scale block of 128 columns
+// Fragments of a slot of a weight ring: half a segment of bf16, two scale blocks of 128 columns of FP8.
+template <bool kFp8>
+inline constexpr int kSlotFragments = kFp8 ? 8 : kSegmentFragments / 2;
 
-// Fragments that a warp has fetched and not used.
-template <bool kFp8, int kFragments = kFp8 ? kBatchFp8 : kBatchBf16>
-struct Batch {
-  static constexpr int kCount = kFragments;
-  WeightFragment<kFp8> w[kCount];
-
-  __device__ __forceinline__ void load_one(const std::byte* fragments, int f, int b, int lane) {
-    w[b].load(fragments + static_cast<std::size_t>(f) * WeightFragment<kFp8>::kBytes, lane);
+// A warp's stream of weights through shared memory: slots are filled ahead, by the copy engine where there is one, and used in order. A
+// slot holds the same fragments of kStrips strips of outputs, strip after strip.
+template <bool kFp8, int kStrips = 1>
+class WeightRing {
+ public:
+  static constexpr int kFragmentBytes = WeightFragment<kFp8>::kBytes, kStripBytes = kSlotFragments<kFp8> * kFragmentBytes;
+  static constexpr int kSlotBytes = kStrips * kStripBytes;
+  static __host__ __device__ int bytes(int slots) {
+    return slots * kSlotBytes + (slots * static_cast<int>(sizeof(Barrier)) + 15) / 16 * 16;
   }
-  __device__ __forceinline__ void load(const std::byte* fragments, int begin, int end, int lane) {
+
+  // All lanes, before anything else.
+  __device__ __forceinline__ WeightRing(std::byte* memory, int slots)
+      : memory_(memory), barriers_(reinterpret_cast<Barrier*>(memory + slots * kSlotBytes)), slots_(slots) {
+#if __CUDA_ARCH__ >= 900
+    if (threadIdx.x % 32 == 0) {
+      for (int i = 0; i < slots; ++i) barriers_[i].init(1);
+      Barrier::publish_init();
+    }
+    __syncwarp();  // the barriers are set up
+#endif
+  }
+  // Starts the copy of up to a slot of fragments of each strip into the next slot, which must be free.
+  __device__ __forceinline__ void push(const std::byte* fragments, std::size_t strip_stride, int count) {
+    std::byte* to = memory_ + head_ * kSlotBytes;
+#if __CUDA_ARCH__ >= 900
+    if (threadIdx.x % 32 == 0) {
+      barriers_[head_].expect(kStrips * count * kFragmentBytes);
 #pragma unroll
-    for (int b = 0; b < kCount; ++b)
-      if (begin + b < end) load_one(fragments, begin + b, b, lane);
+      for (int s = 0; s < kStrips; ++s) barriers_[head_].copy(to + s * kStripBytes, fragments + s * strip_stride, count * kFragmentBytes);
+    }
+#else
+    for (int s = 0; s < kStrips; ++s)
+      for (int i = threadIdx.x % 32 * 16; i < count * kFragmentBytes; i += 32 * 16)
+        copy_async(to + s * kStripBytes + i, fragments + s * strip_stride + i);
+    commit_copies();
+#endif
+    head_ = head_ + 1 == slots_ ? 0 : head_ + 1;
+  }
+  // Waits for the oldest slot and returns it; it stays in use until pop().
+  __device__ __forceinline__ const std::byte* front() {
+#if __CUDA_ARCH__ >= 900
+    barriers_[tail_].wait(phase_);
+#else
+    wait_copies<0>();
+    __syncwarp();  // every lane's part is there
+#endif
+    return memory_ + tail_ * kSlotBytes;
+  }
+  __device__ __forceinline__ void pop() {
+    __syncwarp();  // every lane has read the slot
+    if (++tail_ == slots_) tail_ = 0, phase_ ^= 1;
+  }
+  __device__ __forceinline__ int slots() const { return slots_; }
+
+ private:
+  std::byte* memory_;
+  Barrier* barriers_;
+  int slots_, head_ = 0, tail_ = 0;
+  unsigned phase_ = 0;
+};
+
+// A warp's run of consecutive fragments, slot by slot, as often as there are passes over it.
+struct WeightRun {
+  const std::byte* fragments;
+  std::size_t strip_stride;  // bytes from one strip of a slot to the next
+  int count, passes;         // fragments of a pass; passes that are still to be started
+  int next = 0;
+
+  template <bool kFp8, int kStrips>
+  __device__ __forceinline__ void push(WeightRing<kFp8, kStrips>& ring) {
+    if (passes <= 0 || count <= 0) return;
+    ring.push(fragments + static_cast<std::size_t>(next) * WeightFragment<kFp8>::kBytes, strip_stride,
+              min(kSlotFragments<kFp8>, count - next));
+    next += kSlotFragments<kFp8>;
+    if (next >= count) next = 0, --passes;
+  }
+};
+
+template <class Run, bool kFp8, int kStrips>
+__device__ __forceinline__ void fill_ring(Run& run, WeightRing<kFp8, kStrips>& ring) {
+  for (int i = 0; i < ring.slots(); ++i) run.push(ring);
+}
+
+// A warp's own copy of some columns of a few rows of x in shared memory: rows of `stride` elements, a chunk of zeros behind them.
+template <int kTokenTiles>
+struct XColumns {
+  static constexpr int kTokens = 8 * kTokenTiles;
+  bf16* rows;
+  int stride, count;
+
+  // Elements between rows of `fragments` fragments: eight rows of a column fall into different banks.
+  static __host__ __device__ int stride_of(int fragments) { return fragments * kFragmentColumns + 8; }
+  static __host__ __device__ int size_of(int fragments, int tokens) { return tokens * stride_of(fragments) + 8; }
+
+  __device__ __forceinline__ XColumns(bf16* memory, int fragments, int tokens) : rows(memory), stride(stride_of(fragments)), count(tokens) {
+    if (threadIdx.x % 32 == 0) *reinterpret_cast<uint4*>(rows + count * stride) = uint4{0, 0, 0, 0};
+  }
+  // Starts the copy of fragments [begin, end) of rows t0 ..; zeros past K. To be waited for with wait().
+  template <class Row>
+  __device__ __forceinline__ void fetch(Row row, int K, int begin, int end) {
+    for (int t = 0; t < count; ++t) {
+      const bf16* from = row(t);
+      for (int c = threadIdx.x % 32; c < (end - begin) * 4; c += 32) {
+        const int k = begin * kFragmentColumns + c * 8, bytes = max(0, min(16, 2 * (K - k)));
+        copy_async_some(rows + t * stride + c * 8, bytes > 0 ? from + k : from, bytes);
+      }
+    }
+    commit_copies();
+  }
+  __device__ __forceinline__ void wait() const {
+    wait_copies<0>();
+    __syncwarp();  // every lane's chunks are there
+  }
+  // Fragment f counted from the first one fetched; rows past the count are zero.
+  __device__ __forceinline__ void load(int f, XFragment (&x)[kTokenTiles]) const {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < kTokenTiles; ++i) {
+      const int t = 8 * i + lane % 8;
+      x[i].load(t < count ? rows + t * stride + f * kFragmentColumns + lane / 8 * 8 : rows + count * stride);
+    }
   }
 };
 
@@ -34,43 +145,71 @@ __device__ __forceinline__ void multiply_fragment(const unsigned (*a)[4], const 
   }
 }
 
-// acc <- the sum over fragments [begin, end), whose first ones are in the batch; leaves those of [next, next_end) there.
-template <bool kFp8, int kTokenTiles>
-__device__ __forceinline__ void segment_sum(const std::byte* fragments, const bf16* const* rows, int K, int begin, int end, int next,
-                                            int next_end, Batch<kFp8>& batch, float (*acc)[4]) {
-  constexpr int kCount = Batch<kFp8>::kCount;
-  const int lane = threadIdx.x % 32;
+// acc[strip] += fragments [begin, end) of a slot.
+template <bool kFp8, int kStrips, int kTokenTiles>
+__device__ __forceinline__ void multiply_slot(const std::byte* slot, const XColumns<kTokenTiles>& x, int begin, int end,
+                                              float (*acc)[kTokenTiles][4]) {
+#pragma unroll 4
+  for (int f = begin; f < end; ++f) {
+    XFragment columns[kTokenTiles];
+    x.load(f, columns);
 #pragma unroll
-  for (int i = 0; i < kTokenTiles; ++i)
-#pragma unroll
-    for (int j = 0; j < 4; ++j) acc[i][j] = 0.0f;
-  for (int f = begin; f < end; f += kCount) {
-    const bool last = f + kCount >= end;
-    const int from = last ? next : f + kCount, to = last ? next_end : end;
-#pragma unroll
-    for (int b = 0; b < kCount; ++b) {
-      if (f + b < end) {
-        unsigned a[2][4];
-        batch.w[b].expand(a);
-        XFragment x[kTokenTiles];
-#pragma unroll
-        for (int i = 0; i < kTokenTiles; ++i) x[i].load(rows[i], f + b, K, lane);
-        multiply_fragment<kTokenTiles>(a, x, acc);
-      }
-      if (from + b < to) batch.load_one(fragments, from + b, b, lane);
+    for (int s = 0; s < kStrips; ++s) {
+      WeightFragment<kFp8> w;
+      w.load(slot + s * WeightRing<kFp8>::kStripBytes + f * WeightFragment<kFp8>::kBytes, threadIdx.x % 32);
+      unsigned a[2][4];
+      w.expand(a);
+      multiply_fragment<kTokenTiles>(a, columns, acc[s]);
     }
   }
 }
 
-// The rows of x that this lane reads: token t0 + 8 i + lane / 4, null past the end.
-template <int kTokenTiles>
-__device__ __forceinline__ void token_rows(const LinearParams& p, int t0, int end, const bf16** rows) {
+// The sums of a warp's segments, which are the consecutive fragments [first, end) of its strips: store(segment, acc) gets each. Weights
+// come slot by slot from the ring, x by the same columns into two buffers in turn; the first columns have been asked for.
+template <bool kFp8, int kStrips, int kTokenTiles, class Row, class Run, class Store>
+__device__ __forceinline__ void run_sums(const Row& row, int K, int segment, int first, int end, XColumns<kTokenTiles> (&x)[2],
+                                         WeightRing<kFp8, kStrips>& ring, Run& run, const Store& store) {
+  constexpr int kSlot = kSlotFragments<kFp8>;
+  float acc[kStrips][kTokenTiles][4] = {};
+  int in_segment = 0;
+  for (int f = first, turn = 0; f < end; f += kSlot, turn ^= 1) {
+    const int slot_end = min(f + kSlot, end);
+    x[0].wait();
+    if (slot_end < end) (turn == 0 ? x[1] : x[0]).fetch(row, K, slot_end, min(slot_end + kSlot, end));
+    const std::byte* slot = ring.front();
+    for (int done = f; done < slot_end;) {
+      const int until = min(done + segment - in_segment, slot_end);
+      multiply_slot<kFp8, kStrips, kTokenTiles>(slot, turn == 0 ? x[0] : x[1], done - f, until - f, acc);
+      in_segment += until - done;
+      done = until;
+      if (in_segment < segment && done < end) continue;
+      store((done - 1) / segment, acc);
 #pragma unroll
-  for (int i = 0; i < kTokenTiles; ++i) {
-    const int t = t0 + 8 * i + static_cast<int>(threadIdx.x) % 32 / 4;
-    rows[i] = t < end ? x_row(p, t) : nullptr;
+      for (int s = 0; s < kStrips; ++s)
+#pragma unroll
+        for (int i = 0; i < kTokenTiles; ++i)
+#pragma unroll
+          for (int j = 0; j < 4; ++j) acc[s][i][j] = 0.0f;
+      in_segment = 0;
+    }
+    ring.pop();
+    run.push(ring);
   }
 }
+
+// The two buffers of run_sums, one after the other in a warp's memory.
+template <bool kFp8, int kTokenTiles>
+struct ColumnBuffers {
+  XColumns<kTokenTiles> x[2];
+  static __host__ __device__ int elements(int tokens) { return 2 * XColumns<kTokenTiles>::size_of(kSlotFragments<kFp8>, tokens); }
+  // `count` of the `tokens` that there is room for.
+  __device__ __forceinline__ ColumnBuffers(bf16* memory, int tokens, int count)
+      : x{{memory, kSlotFragments<kFp8>, count}, {memory + elements(tokens) / 2, kSlotFragments<kFp8>, count}} {}
+  template <class Row>
+  __device__ __forceinline__ void fetch_first(const Row& row, int K, int first, int end) {
+    if (first < end) x[0].fetch(row, K, first, min(first + kSlotFragments<kFp8>, end));
+  }
+};
 
 // acc to [8 * kTokenTiles tokens][16 outputs].
 template <int kTokenTiles>

@@ -60,19 +60,16 @@ struct WeightFragment<true> {
   }
 };
 
-// Columns 32 f .. of a row of x as the other operand of a fragment; zero past `width`, and all zero for no row. Rows are 4-byte aligned.
+// The same 32 columns of eight rows of x as the other operand: multiply step, then register.
 struct XFragment {
   unsigned step[2][2];
-  __device__ __forceinline__ void load(const bf16* row, int f, int width, int lane) {
-    const int k = f * 32 + lane % 4 * 2;
-#pragma unroll
-    for (int c = 0; c < 4; ++c) step[c / 2][c % 2] = word(row, k + 8 * c, width);
-  }
-
- private:
-  static __device__ __forceinline__ unsigned word(const bf16* row, int k, int width) {
-    if (row == nullptr || k >= width) return 0;
-    return k + 1 < width ? *reinterpret_cast<const unsigned*>(row + k) : row[k].bits;
+  // `chunk`: where the lane's row of eight columns lies in shared memory, lanes 8 c .. 8 c + 7 those of columns 8 c ..
+  __device__ __forceinline__ void load(const void* chunk) {
+    const auto from = static_cast<unsigned>(__cvta_generic_to_shared(chunk));
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(step[0][0]), "=r"(step[0][1]), "=r"(step[1][0]), "=r"(step[1][1])
+                 : "r"(from)
+                 : "memory");
   }
 };
 

@@ -265,7 +265,7 @@ __global__ void __launch_bounds__(kThreads, 1) linear_wgmma_kernel(const LinearP
   __shared__ Shared shared;
   if (threadIdx.x == 0) {
     for (int s = 0; s < kStages; ++s) shared.full[s].init(kThreads), shared.empty[s].init(kThreads / 32);
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    Barrier::publish_init();
   }
   __syncthreads();  // the barriers are set up
   wait_for_previous();

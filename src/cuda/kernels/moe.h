@@ -38,6 +38,7 @@ struct MoeGrouping {
   int* num_active;  // [1]
   int2* tiles;      // [ceil(T*EK / kLinearRows) + E]
   int* num_tiles;   // [1]
+  int4* records;    // [min(E, T*EK)] of the active ones: expert, first place, place past the last, 0
 };
 void moe_group(const int* ids, int T, int E, int EK, const MoeGrouping& g, const Stream& stream);
 
@@ -55,9 +56,9 @@ bool moe_few_applies(const MoeShape& s, const DeviceLinear& gate_up, const Devic
 void moe_route_few(const MoeShape& s, const bf16* in, int T, int layer, int* ids, float* weights, bf16* shared_act, int ld_act,
                    const MoeGrouping& g, int* faults, const Stream& stream);
 // act of the grouped pairs to a.y; a as for linear of gate_up.
-void moe_gate_up_few(const DeviceLinear& gate_up, const LinearArgs& a, int ld_act, const Stream& stream);
+void moe_gate_up_few(const DeviceLinear& gate_up, const LinearArgs& a, const MoeGrouping& g, int ld_act, const Stream& stream);
 // y [T, D] of `routed`, the arguments for linear of down, and `shared`, those for linear of the shared down; neither's y is used.
 void moe_down_few(const MoeShape& s, const DeviceLinear& down, const LinearArgs& routed, const DeviceLinear& shared_down,
-                  const LinearArgs& shared, const float* weights, const int* place, const bf16* gate, bf16* y, const Stream& stream);
+                  const LinearArgs& shared, const MoeGrouping& g, const float* weights, const bf16* gate, bf16* y, const Stream& stream);
 
 }  // namespace tetrad::cuda

@@ -13,6 +13,9 @@ namespace {
 constexpr int kRouteThreads = 512, kActivateThreads = 512;
 constexpr int kGateUpWarps = 8, kTokens = 8;
 constexpr int kDownWarps = 11, kExpertWarps = kDownWarps - 1;  // the last one has the shared expert
+constexpr int kSharedBytes = 110 << 10;                        // of a block, so that two fit on a multiprocessor
+constexpr int kSharedSlots = 2;                                // of the ring of the shared expert
+constexpr int kDownTokens = 4;                                 // at a time: groups are small here
 
 // Block 0 routes, a warp per row, and groups the pairs; the others activate the shared expert. Shared: probabilities of the warps' rows,
 // then counts of the experts.
@@ -38,130 +41,128 @@ __global__ void __launch_bounds__(kRouteThreads)
   group_pairs<kRouteThreads>(ids, T * s.EK, s.E, s.EK, reinterpret_cast<int*>(memory), g);
 }
 
-// acc[0], acc[1] <- sums of gate and up over fragments [begin, end), whose first ones are in the batches; leaves those of the next there.
-template <bool kFp8, int kCount>
-struct GateUp {
-  Batch<kFp8, kCount> batch[2];
+// The group of a place among the active ones: what moe_route_few noted, in one read.
+__device__ __forceinline__ LinearGroup noted_group(const LinearParams& p, const int4* records, int i) {
+  const int4 record = __ldcg(records + i);
+  const int e = checked(record.x, p.groups.num_groups);
+  if (record.y < 0 || record.z < record.y || record.z > p.T) __trap();
+  return {p.data + e * p.groups.data_stride, p.scales + e * p.groups.scale_stride, record.y, record.z};
+}
 
-  __device__ __forceinline__ void load(const std::byte* const* strips, int begin, int end, int lane) {
-    batch[0].load(strips[0], begin, end, lane);
-    batch[1].load(strips[1], begin, end, lane);
-  }
-  __device__ __forceinline__ void sum(const bf16* row, int K, int begin, int end, const std::byte* const* strips,
-                                      const std::byte* const* next_strips, int next, int next_end, float (*acc)[4]) {
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int h = 0; h < 2; ++h)
-#pragma unroll
-      for (int j = 0; j < 4; ++j) acc[h][j] = 0.0f;
-    for (int f = begin; f < end; f += kCount) {
-      const bool last = f + kCount >= end;
-      const int from = last ? next : f + kCount, to = last ? next_end : end;
-      const std::byte* const* source = last ? next_strips : strips;
-#pragma unroll
-      for (int b = 0; b < kCount; ++b) {
-        if (f + b < end) {
-          XFragment x;
-          x.load(row, f + b, K, lane);
-#pragma unroll
-          for (int h = 0; h < 2; ++h) {
-            unsigned a[2][4];
-            batch[h].w[b].expand(a);
-            multiply_fragment<1>(a, &x, acc + h);
-          }
-        }
-        if (from + b < to) {
-          batch[0].load_one(source[0], from + b, b, lane);
-          batch[1].load_one(source[1], from + b, b, lane);
-        }
-      }
+// Sizes of a launch that the kernels need, too.
+struct GroupShape {
+  int segments_per_warp, slots, tokens;  // tokens: rows that there is room for
+};
+
+// Scales of 16 outputs: lane s has that of segment s where the outputs share them, else they are read where they are used.
+template <bool kFp8>
+struct StripScales {
+  const float* rows = nullptr;
+  float own = 1.0f;
+
+  __device__ __forceinline__ void load(const LinearParams& p, const float* scales, int n0) {
+    if constexpr (kFp8) {
+      const int lane = threadIdx.x % 32;
+      rows = scales + static_cast<std::size_t>(n0 / p.scale_rows) * p.scale_columns;
+      if (p.scale_rows == kFragmentRows && lane < p.scale_columns) own = rows[lane];
     }
+  }
+  // Of row n0 + row; all lanes call it.
+  __device__ __forceinline__ float at(const LinearParams& p, int row, int segment) const {
+    if constexpr (!kFp8) return 1.0f;
+    const float shared = __shfl_sync(0xffffffffu, own, segment % 32);
+    return p.scale_rows == kFragmentRows && p.scale_columns <= 32 ? shared : rows[row / p.scale_rows * p.scale_columns + segment];
   }
 };
 
-// Grid (F/16/strips, groups): gate and up of 16 columns, strip after strip. Shared: [2][segments][8 tokens][16] sums.
+// Grid (F/16, groups): gate and up of 16 columns; a warp has consecutive segments of both. Shared: [2][segments][8 tokens][16] sums, then
+// per warp its ring of weights and its columns of x.
 template <bool kFp8>
-__global__ void __launch_bounds__(32 * kGateUpWarps, 3) moe_gate_up_kernel(const LinearParams p, int F, int strips, bf16* act, int ld_act) {
+__global__ void __launch_bounds__(32 * kGateUpWarps)
+    moe_gate_up_kernel(const LinearParams p, const GroupShape shape, const int4* records, int F, bf16* act, int ld_act) {
   constexpr int kOutputs = kTokens * kFragmentRows;
-  extern __shared__ float sums[];
-  wait_and_hold_next();
-  if (static_cast<int>(blockIdx.y) >= *p.groups.num_active) return;
-  const LinearGroup g = of_group(p, p.groups.active[blockIdx.y]);
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, num_warps = blockDim.x / 32;
-  const int num_segments = (p.k_fragments + p.segment - 1) / p.segment, num_strips = F / kFragmentRows;
+  extern __shared__ __align__(128) float sums[];
+  const int warp = threadIdx.x / 32, num_segments = (p.k_fragments + p.segment - 1) / p.segment;
+  const int first = min(warp * shape.segments_per_warp * p.segment, p.k_fragments);
+  const int end = min(first + shape.segments_per_warp * p.segment, p.k_fragments);
   const std::size_t strip_bytes = static_cast<std::size_t>(p.k_fragments) * WeightFragment<kFp8>::kBytes;
-  const int first_strip = blockIdx.x * strips, last_strip = min(first_strip + strips, num_strips);
-  const auto segment_end = [&](int s) { return min((s + 1) * p.segment, p.k_fragments); };
-  const std::byte *now[2] = {g.data + first_strip * strip_bytes, g.data + (num_strips + first_strip) * strip_bytes}, *next[2];
-  GateUp<kFp8, kFp8 ? 4 : 5> gate_up;
-  gate_up.load(now, warp * p.segment, segment_end(warp), lane);
-  for (int strip = first_strip; strip < last_strip; ++strip, now[0] += strip_bytes, now[1] += strip_bytes) {
-    for (int t0 = g.begin; t0 < g.end; t0 += kTokens) {
-      const bf16* row[1];
-      token_rows<1>(p, t0, g.end, row);
-      const bool more_rows = t0 + kTokens < g.end;
-      for (int s = warp; s < num_segments; s += num_warps) {
-        const bool same_strip = s + num_warps < num_segments || more_rows;
-        const int after = s + num_warps < num_segments ? s + num_warps : warp;
-        next[0] = same_strip ? now[0] : now[0] + strip_bytes, next[1] = same_strip ? now[1] : now[1] + strip_bytes;
-        float acc[2][4];
-        gate_up.sum(row[0], p.K, s * p.segment, segment_end(s), now, next, after * p.segment,
-                    same_strip || strip + 1 < last_strip ? segment_end(after) : 0, acc);
-        store_sums<1>(acc, sums + s * kOutputs);
-        store_sums<1>(acc + 1, sums + (num_segments + s) * kOutputs);
-      }
-      __syncthreads();  // the sums are written
-      for (int i = threadIdx.x; i < kOutputs; i += blockDim.x) {
-        const int f = strip * kFragmentRows + i % kFragmentRows, t = t0 + i / kFragmentRows;
-        if (t >= g.end) break;
-        float total[2];
+  auto* memory = reinterpret_cast<std::byte*>(sums + 2 * num_segments * kOutputs) +
+                 warp * (WeightRing<kFp8, 2>::bytes(shape.slots) + ColumnBuffers<kFp8, 1>::elements(shape.tokens) * 2);
+  WeightRing<kFp8, 2> ring(memory, shape.slots);
+  wait_and_hold_next();
+  const int num_active = *p.groups.num_active;
+  const LinearGroup g = noted_group(p, records, min(static_cast<int>(blockIdx.y), num_active - 1));
+  if (static_cast<int>(blockIdx.y) >= num_active) return;
+  const std::byte* start = g.data + blockIdx.x * strip_bytes + static_cast<std::size_t>(first) * WeightFragment<kFp8>::kBytes;
+  WeightRun run{start, F / kFragmentRows * strip_bytes, end - first, (g.end - g.begin + kTokens - 1) / kTokens};
+  fill_ring(run, ring);
+  StripScales<kFp8> scales[2];
+  scales[0].load(p, g.scales, blockIdx.x * kFragmentRows);
+  scales[1].load(p, g.scales, F + blockIdx.x * kFragmentRows);
+  for (int t0 = g.begin; t0 < g.end; t0 += kTokens) {
+    const int count = min(kTokens, g.end - t0);
+    const auto row = [&](int t) { return x_row(p, t0 + t); };
+    ColumnBuffers<kFp8, 1> buffers(reinterpret_cast<bf16*>(memory + WeightRing<kFp8, 2>::bytes(shape.slots)), shape.tokens, count);
+    buffers.fetch_first(row, p.K, first, end);
+    run_sums<kFp8, 2, 1>(row, p.K, p.segment, first, end, buffers.x, ring, run, [&](int s, const auto& acc) {
+      store_sums<1>(acc[0], sums + s * kOutputs);
+      store_sums<1>(acc[1], sums + (num_segments + s) * kOutputs);
+    });
+    __syncthreads();                                                                            // the sums are written
+    for (int base = threadIdx.x / 32 * 32; base < count * kFragmentRows; base += blockDim.x) {  // whole warps: scales go by shuffles
+      const int i = base + static_cast<int>(threadIdx.x) % 32, f = blockIdx.x * kFragmentRows + i % kFragmentRows,
+                t = t0 + i / kFragmentRows;
+      float total[2];
 #pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          const float* scales = g.scales + ((h * F + f) / p.scale_rows) * p.scale_columns;
-          const float* sum = sums + h * num_segments * kOutputs + i;
+      for (int h = 0; h < 2; ++h) {
+        const float* sum = sums + h * num_segments * kOutputs + i;
 #pragma unroll 5
-          for (int s = 0; s < num_segments; ++s) total[h] = add_segment<kFp8>(s == 0, total[h], sum[s * kOutputs], kFp8 ? scales[s] : 1.0f);
+        for (int s = 0; s < num_segments; ++s) {
+          const float scale = scales[h].at(p, i % kFragmentRows, s);
+          total[h] = add_segment<kFp8>(s == 0, total[h], sum[s * kOutputs], scale);
         }
-        act[static_cast<std::size_t>(t) * ld_act + f] = activated(to_b16(total[0]), to_b16(total[1]));
       }
-      if (more_rows || strip + 1 < last_strip) __syncthreads();  // the sums have been read
+      if (t < t0 + count) act[static_cast<std::size_t>(t) * ld_act + f] = activated(to_b16(total[0]), to_b16(total[1]));
     }
+    if (t0 + kTokens < g.end) __syncthreads();  // the sums have been read
   }
 }
 
-// Totals over all of K of 16 outputs for the 8 tokens of `row`; the first fragments are in the batch, and those of `next` are left there.
-template <bool kFp8, int kCount>
-__device__ __forceinline__ void strip_totals(const LinearParams& p, const std::byte* strip, const std::byte* next, const float* scales,
-                                             int n0, const bf16* row, Batch<kFp8, kCount>& batch, float (&total)[4]) {
-  const int lane = threadIdx.x % 32;
-  float acc[1][4] = {};
-  int in_segment = 0, segment = 0;
-  for (int f0 = 0; f0 < p.k_fragments; f0 += kCount) {
-#pragma unroll
-    for (int b = 0; b < kCount; ++b) {
-      const int f = f0 + b;
-      if (f >= p.k_fragments) break;
-      XFragment x;
-      x.load(row, f, p.K, lane);
-      unsigned a[2][4];
-      batch.w[b].expand(a);
-      multiply_fragment<1>(a, &x, acc);
-      if (f + kCount < p.k_fragments)
-        batch.load_one(strip, f + kCount, b, lane);
-      else if (next != nullptr)
-        batch.load_one(next, b, b, lane);
-      if (++in_segment < p.segment && f + 1 < p.k_fragments) continue;
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int n = n0 + lane / 4 + j / 2 * 8;
-        const float scale = kFp8 ? scales[(n / p.scale_rows) * p.scale_columns + segment] : 1.0f;
-        total[j] = add_segment<kFp8>(segment == 0, total[j], acc[0][j], scale);
-        acc[0][j] = 0.0f;
-      }
-      in_segment = 0;
-      ++segment;
+// The weights of a warp's groups, one strip of 16 outputs each: groups warp, warp + kExpertWarps, ...
+template <bool kFp8>
+struct StripRun {
+  const LinearParams& p;
+  const int4* records;
+  std::size_t offset;  // of the strip in a group's weights
+  int group, num_active, next = 0, passes = 0;
+  const std::byte* fragments = nullptr;
+
+  __device__ __forceinline__ void push(WeightRing<kFp8>& ring) {
+    if (passes == 0) {
+      if (group >= num_active) return;
+      const LinearGroup g = noted_group(p, records, group);
+      fragments = g.data + offset;
+      passes = (g.end - g.begin + kDownTokens - 1) / kDownTokens;
+      group += kExpertWarps;
     }
+    ring.push(fragments + static_cast<std::size_t>(next) * WeightFragment<kFp8>::kBytes, 0,
+              min(kSlotFragments<kFp8>, p.k_fragments - next));
+    next += kSlotFragments<kFp8>;
+    if (next >= p.k_fragments) next = 0, --passes;
   }
+};
+
+// The totals of 16 outputs over all of K for up to four tokens.
+template <bool kFp8, class Row, class Run>
+__device__ __forceinline__ void strip_totals(const LinearParams& p, const Row& row, ColumnBuffers<kFp8, 1>& buffers, WeightRing<kFp8>& ring,
+                                             Run& run, const StripScales<kFp8>& scales, float (&total)[4]) {
+  const int lane = threadIdx.x % 32;
+  buffers.fetch_first(row, p.K, 0, p.k_fragments);
+  run_sums<kFp8, 1, 1>(row, p.K, p.segment, 0, p.k_fragments, buffers.x, ring, run, [&](int s, const auto& acc) {
+    const float scale[2] = {scales.at(p, lane / 4, s), scales.at(p, lane / 4 + 8, s)};
+#pragma unroll
+    for (int j = 0; j < 4; ++j) total[j] = add_segment<kFp8>(s == 0, total[j], acc[0][0][j], scale[j / 2]);
+  });
 }
 
 // bf16 of a warp's 16 outputs for tokens t0 .. of [tokens][16].
@@ -174,6 +175,13 @@ __device__ __forceinline__ void store_outputs(const float (&total)[4], int t0, i
   }
 }
 
+// Bytes of moe_down's shared memory before those of the warps, and of each warp.
+__host__ __device__ inline int down_head_bytes(int T, int EK) { return (T * (EK + 1) * kFragmentRows * 2 + T * EK * 8 + 127) / 128 * 128; }
+template <bool kFp8>
+__host__ __device__ int down_warp_bytes(int slots, int tokens) {
+  return (WeightRing<kFp8>::bytes(slots) + ColumnBuffers<kFp8, 1>::elements(tokens) * 2 + 127) / 128 * 128;
+}
+
 struct DownArgs {
   const float* weights;  // [T, EK]
   const int* place;      // [T, EK]
@@ -182,66 +190,102 @@ struct DownArgs {
   bf16* y;
 };
 
-// Grid D/16. Shared: outputs of the pairs [T*EK][16], then of the shared expert [T][16], bf16.
+// Grid D/16: all groups of 16 outputs, so that they combine. Shared: outputs of the pairs [T*EK][16], of the shared expert [T][16], places
+// and weights of the pairs, then per warp its ring of weights and its columns of x.
 template <bool kFp8>
-__global__ void __launch_bounds__(32 * kDownWarps, 2) moe_down_kernel(const LinearParams p, const LinearParams shared, const DownArgs a) {
-  extern __shared__ bf16 outputs[];
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n0 = blockIdx.x * kFragmentRows, pairs = a.T * a.EK;
+__global__ void __launch_bounds__(32 * kDownWarps)
+    moe_down_kernel(const LinearParams p, const LinearParams shared, const GroupShape shape, const int4* records, const DownArgs a) {
+  extern __shared__ __align__(128) bf16 outputs[];
+  const int warp = threadIdx.x / 32, n0 = blockIdx.x * kFragmentRows, pairs = a.T * a.EK;
+  // What the sum at the end needs was written before the kernel that comes before this one, like the groups.
+  int* places = reinterpret_cast<int*>(outputs + (pairs + a.T) * kFragmentRows);
+  float* weights = reinterpret_cast<float*>(places + pairs);
+  auto* memory =
+      reinterpret_cast<std::byte*>(outputs) + down_head_bytes(a.T, a.EK) + warp * down_warp_bytes<kFp8>(shape.slots, shape.tokens);
+  const auto gate_of = [&](int i) { return a.gate[static_cast<std::size_t>(i / kFragmentRows) * a.gate_ld]; };
   if (warp == kExpertWarps) {
-    Batch<false, 5> batch;
-    const std::byte* strip = shared.data + static_cast<std::size_t>(blockIdx.x) * shared.k_fragments * WeightFragment<false>::kBytes;
-    batch.load(strip, 0, shared.k_fragments, lane);
+    WeightRing<false> ring(memory, kSharedSlots);
+    WeightRun run{shared.data + static_cast<std::size_t>(blockIdx.x) * shared.k_fragments * WeightFragment<false>::kBytes, 0,
+                  shared.k_fragments, (a.T + kDownTokens - 1) / kDownTokens};
+    fill_ring(run, ring);
+    for (int i = threadIdx.x % 32; i < pairs; i += 32) places[i] = checked(__ldcg(a.place + i), pairs), weights[i] = __ldcg(a.weights + i);
     wait_for_previous();
-    for (int t0 = 0; t0 < a.T; t0 += kTokens) {
-      const bf16* row[1];
-      token_rows<1>(shared, t0, a.T, row);
+    for (int t0 = 0; t0 < a.T; t0 += kDownTokens) {
+      const int count = min(kDownTokens, a.T - t0);
+      ColumnBuffers<false, 1> buffers(reinterpret_cast<bf16*>(memory + WeightRing<false>::bytes(kSharedSlots)), shape.tokens, count);
       float total[4];
-      if (t0 > 0) batch.load(strip, 0, shared.k_fragments, lane);
-      strip_totals<false, 5>(shared, strip, nullptr, nullptr, n0, row[0], batch, total);
-      store_outputs(total, t0, a.T, outputs + pairs * kFragmentRows);
+      strip_totals<false>(
+          shared, [&](int t) { return x_row(shared, t0 + t); }, buffers, ring, run, {}, total);
+      store_outputs(total, t0, t0 + count, outputs + pairs * kFragmentRows);
     }
   } else {
-    constexpr int kCount = kFp8 ? 10 : 5;
-    Batch<kFp8, kCount> batch;
-    const std::size_t offset = static_cast<std::size_t>(blockIdx.x) * p.k_fragments * WeightFragment<kFp8>::kBytes;
-    const bool in_turn = p.k_fragments % kCount == 0;  // so that the next strip finds its places free
-    const int num_active = *p.groups.num_active;       // written before the kernel that comes before this one
-    LinearGroup g;
-    if (warp < num_active) {
-      g = of_group(p, p.groups.active[warp]);
-      batch.load(g.data + offset, 0, p.k_fragments, lane);
-    }
+    WeightRing<kFp8> ring(memory, shape.slots);
+    const int num_active = __ldcg(p.groups.num_active);
+    StripRun<kFp8> run{p, records, static_cast<std::size_t>(blockIdx.x) * p.k_fragments * WeightFragment<kFp8>::kBytes, warp, num_active};
+    fill_ring(run, ring);
+    LinearGroup g = noted_group(p, records, min(warp, num_active - 1));
+    StripScales<kFp8> scales;
+    scales.load(p, g.scales, n0);
     wait_for_previous();
     for (int i = warp; i < num_active; i += kExpertWarps) {
-      LinearGroup after = g;
-      if (i + kExpertWarps < num_active) after = of_group(p, p.groups.active[i + kExpertWarps]);
-      for (int t0 = g.begin; t0 < g.end; t0 += kTokens) {
-        const bf16* row[1];
-        token_rows<1>(p, t0, g.end, row);
+      const LinearGroup after = noted_group(p, records, min(i + kExpertWarps, num_active - 1));
+      StripScales<kFp8> scales_after;
+      scales_after.load(p, after.scales, n0);
+      for (int t0 = g.begin; t0 < g.end; t0 += kDownTokens) {
+        const int count = min(kDownTokens, g.end - t0);
+        ColumnBuffers<kFp8, 1> buffers(reinterpret_cast<bf16*>(memory + WeightRing<kFp8>::bytes(shape.slots)), shape.tokens, count);
         float total[4];
-        strip_totals<kFp8, kCount>(p, g.data + offset, in_turn ? (t0 + kTokens < g.end ? g.data : after.data) + offset : nullptr, g.scales,
-                                   n0, row[0], batch, total);
-        store_outputs(total, t0, g.end, outputs);
-        if (!in_turn) batch.load((t0 + kTokens < g.end ? g.data : after.data) + offset, 0, p.k_fragments, lane);
+        strip_totals<kFp8>(
+            p, [&](int t) { return x_row(p, t0 + t); }, buffers, ring, run, scales, total);
+        store_outputs(total, t0, t0 + count, outputs);
       }
       g = after;
+      scales = scales_after;
     }
   }
+  const bf16 first_gate = threadIdx.x < static_cast<unsigned>(a.T * kFragmentRows) ? gate_of(threadIdx.x) : bf16{};
   __syncthreads();  // every pair's outputs are written
   for (int i = threadIdx.x; i < a.T * kFragmentRows; i += 32 * kDownWarps) {
     const int t = i / kFragmentRows, n = n0 + i % kFragmentRows;
     if (n >= a.D) continue;
+    const bf16 gate = i == static_cast<int>(threadIdx.x) ? first_gate : gate_of(i);
     float routed = 0.0f;
-    for (int k = 0; k < a.EK; ++k) {
-      const int row = checked(a.place[t * a.EK + k], pairs);
-      routed += round_b16(a.weights[t * a.EK + k] * to_f32(outputs[row * kFragmentRows + i % kFragmentRows]));
-    }
-    a.y[static_cast<std::size_t>(t) * a.D + n] =
-        with_shared(to_b16(routed), outputs[pairs * kFragmentRows + i], a.gate[static_cast<std::size_t>(t) * a.gate_ld]);
+#pragma unroll 10
+    for (int k = t * a.EK; k < (t + 1) * a.EK; ++k)
+      routed += round_b16(weights[k] * to_f32(outputs[places[k] * kFragmentRows + i % kFragmentRows]));
+    a.y[static_cast<std::size_t>(t) * a.D + n] = with_shared(to_b16(routed), outputs[pairs * kFragmentRows + i], gate);
   }
 }
 
 unsigned u(int x) { return static_cast<unsigned>(x); }
+
+template <bool kFp8>
+void launch_gate_up(const LinearParams& p, const MoeGrouping& g, bf16* act, int ld_act, const Stream& stream) {
+  const int F = p.N / 2, segments = ceil_div(p.k_fragments, p.segment), sum_bytes = 2 * segments * kTokens * kFragmentRows * 4;
+  GroupShape shape;
+  shape.segments_per_warp = ceil_div(segments, kGateUpWarps);
+  const int warps = ceil_div(segments, shape.segments_per_warp),
+            needed = ceil_div(shape.segments_per_warp * p.segment, kSlotFragments<kFp8>);
+  shape.tokens = std::min(kTokens, p.groups.num_x_rows);
+  const int column_bytes = ColumnBuffers<kFp8, 1>::elements(shape.tokens) * 2;
+  shape.slots = std::clamp(((kSharedBytes - sum_bytes) / warps - column_bytes) / WeightRing<kFp8, 2>::bytes(1), 1, needed);
+  const LaunchShape launch_shape{dim3(u(F / kFragmentRows), u(p.groups.num_active_bound)), dim3(u(32 * warps)),
+                                 static_cast<std::size_t>(sum_bytes + warps * (WeightRing<kFp8, 2>::bytes(shape.slots) + column_bytes))};
+  if (launch_shape.shared_bytes > 48 * 1024) allow_shared("moe_gate_up", moe_gate_up_kernel<kFp8>, launch_shape.shared_bytes);
+  launch("moe_gate_up", moe_gate_up_kernel<kFp8>, launch_shape, stream, p, shape, g.records, F, act, ld_act);
+}
+
+template <bool kFp8>
+void launch_down(const LinearParams& p, const LinearParams& shared, const MoeGrouping& g, const DownArgs& a, const Stream& stream) {
+  GroupShape shape{.segments_per_warp = 0, .slots = 1, .tokens = std::min(a.T, kDownTokens)};
+  const int rest = down_head_bytes(a.T, a.EK) + down_warp_bytes<false>(kSharedSlots, shape.tokens);
+  const int needed = ceil_div(p.k_fragments, kSlotFragments<kFp8>);
+  while (shape.slots < needed && rest + kExpertWarps * down_warp_bytes<kFp8>(shape.slots + 1, shape.tokens) <= kSharedBytes) ++shape.slots;
+  const LaunchShape launch_shape{dim3(u(p.n_fragments)), dim3(32 * kDownWarps),
+                                 static_cast<std::size_t>(rest + kExpertWarps * down_warp_bytes<kFp8>(shape.slots, shape.tokens))};
+  if (launch_shape.shared_bytes > 48 * 1024) allow_shared("moe_down", moe_down_kernel<kFp8>, launch_shape.shared_bytes);
+  launch("moe_down", moe_down_kernel<kFp8>, launch_shape, stream, p, shared, shape, g.records, a);
+}
 
 }  // namespace
 
@@ -257,27 +301,16 @@ void moe_route_few(const MoeShape& s, const bf16* in, int T, int layer, int* ids
          in, T, layer, ids, weights, shared_act, ld_act, g, faults);
 }
 
-void moe_gate_up_few(const DeviceLinear& gate_up, const LinearArgs& a, int ld_act, const Stream& stream) {
-  constexpr int kManyGroups = 24, kStrips = 4;  // with many groups a block goes on to neighbouring columns: its loads never pause
+void moe_gate_up_few(const DeviceLinear& gate_up, const LinearArgs& a, const MoeGrouping& g, int ld_act, const Stream& stream) {
   const LinearParams p = linear_params(gate_up, a);
-  const int F = gate_up.N / 2, segments = ceil_div(p.k_fragments, p.segment), groups = a.groups->num_active_bound;
-  const int strips = groups > kManyGroups ? kStrips : 1;
-  const int warps = ceil_div(segments, ceil_div(segments, kGateUpWarps));
-  const LaunchShape shape{dim3(u(ceil_div(F / kFragmentRows, strips)), u(groups)), dim3(u(32 * warps)),
-                          2 * static_cast<std::size_t>(segments) * kTokens * kFragmentRows * sizeof(float)};
-  const auto kernel = gate_up.fp8 ? moe_gate_up_kernel<true> : moe_gate_up_kernel<false>;
-  if (shape.shared_bytes > 48 * 1024) allow_shared("moe_gate_up", kernel, shape.shared_bytes);
-  launch("moe_gate_up", kernel, shape, stream, p, F, strips, a.y, ld_act);
+  gate_up.fp8 ? launch_gate_up<true>(p, g, a.y, ld_act, stream) : launch_gate_up<false>(p, g, a.y, ld_act, stream);
 }
 
 void moe_down_few(const MoeShape& s, const DeviceLinear& down, const LinearArgs& routed, const DeviceLinear& shared_down,
-                  const LinearArgs& shared, const float* weights, const int* place, const bf16* gate, bf16* y, const Stream& stream) {
-  const DownArgs args{weights, place, gate, s.in_ld, shared.T, s.EK, down.N, y};
-  const LaunchShape shape{dim3(u(down.row_fragments())), dim3(32 * kDownWarps),
-                          static_cast<std::size_t>(shared.T) * (s.EK + 1) * kFragmentRows * sizeof(bf16)};
-  const auto kernel = down.fp8 ? moe_down_kernel<true> : moe_down_kernel<false>;
-  if (shape.shared_bytes > 48 * 1024) allow_shared("moe_down", kernel, shape.shared_bytes);
-  launch("moe_down", kernel, shape, stream, linear_params(down, routed), linear_params(shared_down, shared), args);
+                  const LinearArgs& shared, const MoeGrouping& g, const float* weights, const bf16* gate, bf16* y, const Stream& stream) {
+  const DownArgs args{weights, g.place, gate, s.in_ld, shared.T, s.EK, down.N, y};
+  const LinearParams p = linear_params(down, routed), p_shared = linear_params(shared_down, shared);
+  down.fp8 ? launch_down<true>(p, p_shared, g, args, stream) : launch_down<false>(p, p_shared, g, args, stream);
 }
 
 }  // namespace tetrad::cuda

@@ -4,10 +4,10 @@
 
 namespace tetrad::cuda {
 
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-
 struct Barrier {
   std::uint64_t state;
+
+#if __CUDA_ARCH__ >= 900
 
   __device__ __forceinline__ unsigned address() const { return static_cast<unsigned>(__cvta_generic_to_shared(this)); }
   __device__ __forceinline__ void init(int arrivals) { asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(address()), "r"(arrivals)); }
@@ -24,7 +24,23 @@ struct Barrier {
         "r"(parity)
         : "memory");
   }
+  // One thread says how many bytes will come, then starts their copies from global to shared memory; the phase is over when they are
+  // there. All 16-byte aligned.
+  __device__ __forceinline__ void expect(int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(address()), "r"(bytes) : "memory");
+  }
+  __device__ __forceinline__ void copy(void* shared, const void* global, int bytes) {
+    const auto to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(global),
+                 "r"(bytes), "r"(address())
+                 : "memory");
+  }
+  // After init, before any copy.
+  static __device__ __forceinline__ void publish_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+#endif
 };
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 // Ordinary writes to shared memory become visible to wgmma.
 __device__ __forceinline__ void publish_to_wgmma() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
