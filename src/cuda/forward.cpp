@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/error.h"
 #include "cuda/kernels/ends.h"
@@ -42,12 +43,13 @@ void hc_norm(const DeviceHc& w, const StepContext& step, bool inject) {
             step.stream);
 }
 
-// normed -> x [T, D]; inject null for the final mixer.
-void hc_mix(const DeviceHc& w, const StepContext& step, bf16* inject) {
+// normed -> x [T, D], and the injection weights of the sub-block unless this is the final mixer.
+void hc_mix_normed(const DeviceHc& w, const StepContext& step, bool final) {
   const Config& c = step.config;
   Workspace& ws = step.ws;
   const int T = step.T(), width = c.streams_size();
   const HcShape s = hc_shape(c);
+  bf16* inject = final ? nullptr : ws.inject;
   if (few_rows(step)) {
     if (!hc_down(s, w.down_inject, T, ws.normed, ws.low, ws.low_ld, inject, step.stream)) {
       linear_sums(w.down_inject, {.T = T, .x = ws.normed, .ldx = width}, ws.low_sums, step.stream);
@@ -60,6 +62,22 @@ void hc_mix(const DeviceHc& w, const StepContext& step, bf16* inject) {
   hc_activate(s, T, ws.low_logits, ws.low_ld, ws.low, ws.low_ld, inject, step.stream);
   linear(w.up, {.T = T, .x = ws.low, .ldx = ws.low_ld, .y = ws.stream_gate, .ldy = width}, step.stream);
   hc_mean(s, T, ws.stream_gate, ws.normed, ws.x, step.stream);
+}
+
+// streams -> x, with the injection of the sub-block before it where that is pending.
+void hc_mix(const DeviceHc& w, const StepContext& step, bool pending, bool final = false) {
+  Workspace& ws = step.ws;
+  const HcShape s = hc_shape(step.config);
+  if (few_rows(step)) {
+    const HcInjection injection{pending ? ws.inject : nullptr, ws.y, ws.streams, w.norm_scale, ws.streams_after, ws.normed};
+    if (hc_inject_down(s, w.down_inject, step.T(), injection, ws.low, ws.low_ld, final ? nullptr : ws.inject_after, step.stream)) {
+      std::swap(ws.streams, ws.streams_after);
+      std::swap(ws.inject, ws.inject_after);
+      return hc_up_mean(s, w.up, step.T(), ws.low, ws.low_ld, ws.normed, ws.x, step.stream);
+    }
+  }
+  hc_norm(w, step, pending);
+  hc_mix_normed(w, step, final);
 }
 
 // y into the streams; for few rows the next hc_norm does it, unless something else touches the streams before.
@@ -222,8 +240,7 @@ void moe_layer(const DeviceMoe& w, int layer, const StepContext& step) {
   const LinearArgs from_act{.T = pairs, .x = ws.act, .ldx = ws.act_ld, .y = ws.expert_out, .ldy = D, .groups = &down};
   const LinearArgs from_shared_act{.T = T, .x = ws.shared_act, .ldx = ws.shared_act_ld, .y = ws.shared_out, .ldy = D};
   if (step.batch.taps == nullptr && moe_few_applies(s, w.gate_up, w.shared_down, T)) {
-    moe_route_few(s, ws.moe_in, T, layer, ws.expert_ids, ws.expert_weights, ws.shared_act, ws.shared_act_ld, ws.grouping, ws.faults,
-                  step.stream);
+    moe_route_few(s, ws.moe_in, T, layer, ws.expert_weights, ws.shared_act, ws.shared_act_ld, ws.grouping, ws.faults, step.stream);
     moe_gate_up_few(w.gate_up, {.T = pairs, .x = ws.x, .ldx = D, .y = ws.act, .ldy = ws.act_ld, .groups = &up}, ws.grouping, ws.act_ld,
                     step.stream);
     return moe_down_few(s, w.down, from_act, w.shared_down, from_shared_act, ws.grouping, ws.expert_weights, shared_gate, ws.y,
@@ -314,8 +331,7 @@ void forward(const DeviceModel& model, const StepContext& step, std::span<float>
       ple_layer(*w.ple, layer, step);
     }
 
-    hc_norm(w.attn_hc, step, pending);
-    hc_mix(w.attn_hc, step, ws.inject);
+    hc_mix(w.attn_hc, step, pending);
     step.tap(layer, "attn.mixed", ws.x, {{T, D}});
     step.tap(layer, "attn.inject", ws.inject, {{T, c.hc_count}});
     if (w.gdn)
@@ -326,8 +342,7 @@ void forward(const DeviceModel& model, const StepContext& step, std::span<float>
     pending = few_rows(step);
     if (!pending) inject_now(step);
 
-    hc_norm(w.mlp_hc, step, pending);
-    hc_mix(w.mlp_hc, step, ws.inject);
+    hc_mix(w.mlp_hc, step, pending);
     step.tap(layer, "mlp.mixed", ws.x, {{T, D}});
     step.tap(layer, "mlp.inject", ws.inject, {{T, c.hc_count}});
     moe_layer(w.moe, layer, step);
@@ -338,8 +353,7 @@ void forward(const DeviceModel& model, const StepContext& step, std::span<float>
   if (!c.ple_layers.empty()) move_history(c.ngram_size, step.slot_offset(StateKind::kNgramHistory, -1), step.rows, step.stream);
   advance_lengths(step.slot_offset(StateKind::kPositions, -1), step.rows, step.stream);
 
-  hc_norm(model.mixer, step, pending);
-  hc_mix(model.mixer, step, nullptr);
+  hc_mix(model.mixer, step, pending, true);
   step.tap(-1, "final.mixed", ws.x, {{T, D}});
   logits_of_rows(model, step, logits);
 }

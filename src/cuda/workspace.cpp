@@ -48,9 +48,11 @@ void Workspace::place(const Config& c, int max_rows, std::byte* memory, std::siz
   const auto E = static_cast<std::size_t>(c.num_experts), pairs = T * static_cast<std::size_t>(c.experts_per_token);
   const auto HV = static_cast<std::size_t>(c.gdn_value_heads);
   take(streams, T * HC * D);
+  take(streams_after, T * HC * D);
   take(x, T * D);
   take(y, T * D);
   take(inject, T * HC);
+  take(inject_after, T * HC);
   take(normed, T * HC * D);
   take(low_logits, T * low_ld);
   take(low, T * low_ld);

@@ -32,7 +32,9 @@ class Workspace {
   int max_blocks;  // block scores per row
   int logit_rows;  // rows of logits at a time
 
-  bf16 *streams, *x, *y, *inject, *normed, *low_logits, *low, *stream_gate, *projected, *heads, *conv;
+  bf16 *streams, *streams_after;  // a kernel that others read at the same time writes to the second, then they change places
+  bf16 *inject, *inject_after;
+  bf16 *x, *y, *normed, *low_logits, *low, *stream_gate, *projected, *heads, *conv;
   float* low_sums;  // [segments, kFewLinearRows, padded LR + HC]
   float *decay, *beta, *inverse_norms, *rope_cos, *rope_sin;
   float* block_scores;

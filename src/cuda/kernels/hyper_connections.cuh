@@ -14,4 +14,12 @@ __device__ __forceinline__ void hc_store_low(const HcShape& s, float sum, int t,
     inject[t * s.HC + j - s.LR] = to_b16(2.0f * round_b16(sigmoid_f32(v)));  // exact
 }
 
+inline constexpr int kInjectKept = 12;  // elements of a stream that a thread of 256 keeps between the two passes of inject and norm
+
+// An element of a stream with the injection of the sub-block before it; y null: none.
+__device__ __forceinline__ float injected(float h, float weight, const bf16* y) {
+  return y == nullptr ? h : round_b16(h + round_b16(weight * to_f32(*y)));
+}
+__device__ __forceinline__ float inverse_rms(float sum, const HcShape& s) { return 1.0f / sqrtf(sum / static_cast<float>(s.D) + s.eps); }
+
 }  // namespace tetrad::cuda

@@ -47,6 +47,15 @@ void hc_inject_norm(const HcShape& s, int T, const bf16* inject, const bf16* y, 
 // The most rows: hc_down takes kHcFewRows, without it the limit is that of linear_sums.
 inline constexpr int kHcFewRows = 64;
 int hc_few_rows(const HcShape& s, const Stream& stream);
+// hc_inject_norm and hc_down in one, for very few rows; the streams and injection weights that it reads and those that it writes lie apart.
+// False where it does not apply: then nothing has been launched.
+struct HcInjection {
+  const bf16 *inject, *y, *h;  // inject null: norm only
+  const float* scale;
+  bf16 *h_out, *normed;
+};
+bool hc_inject_down(const HcShape& s, const DeviceLinear& down_inject, int T, const HcInjection& a, bf16* low, int ld_low, bf16* inject,
+                    const Stream& stream);
 // low and inject of down_inject normed; false where it does not apply (no clusters, K too wide).
 bool hc_down(const HcShape& s, const DeviceLinear& down_inject, int T, const bf16* normed, bf16* low, int ld_low, bf16* inject,
              const Stream& stream);

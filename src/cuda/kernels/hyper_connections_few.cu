@@ -9,7 +9,7 @@
 namespace tetrad::cuda {
 namespace {
 
-constexpr int kKept = 12, kKeptStreams = 4, kUpSlots = 2;
+constexpr int kKept = kInjectKept, kKeptStreams = 4, kUpSlots = 2;
 constexpr int kNormThreads = 256, kActivateThreads = 64, kTokens = 8;
 
 // A thread keeps up to kKept of its elements in registers between the two passes; wider streams are read again.
@@ -25,23 +25,20 @@ __global__ void __launch_bounds__(kNormThreads)
   }
   wait_for_previous();
   const float weight = inject == nullptr ? 0.0f : to_f32(inject[t * s.HC + stream]);
-  const auto injected = [&](int d) {
-    const float v = to_f32(h[first + d]);
-    return inject == nullptr ? v : round_b16(v + round_b16(weight * to_f32(y[t * s.D + d])));
-  };
+  const auto element = [&](int d) { return injected(to_f32(h[first + d]), weight, inject == nullptr ? nullptr : y + t * s.D + d); };
   float kept[kKept], sum = 0.0f;
 #pragma unroll
   for (int i = 0; i < kKept; ++i) {
     const int d = threadIdx.x + i * kNormThreads;
-    kept[i] = d < s.D ? injected(d) : 0.0f;
+    kept[i] = d < s.D ? element(d) : 0.0f;
   }
 #pragma unroll
   for (int i = 0; i < kKept; ++i) sum += kept[i] * kept[i];
   for (int d = threadIdx.x + kKept * kNormThreads; d < s.D; d += kNormThreads) {
-    const float v = injected(d);
+    const float v = element(d);
     sum += v * v;
   }
-  const float inverse = 1.0f / sqrtf(block_sum<kNormThreads>(sum, scratch) / static_cast<float>(s.D) + s.eps);
+  const float inverse = inverse_rms(block_sum<kNormThreads>(sum, scratch), s);
   const auto write = [&](int d, float v, float weight_scale) {
     if (inject != nullptr) h[first + d] = to_b16(v);
     normed[first + d] = to_b16(v * inverse * weight_scale);
@@ -49,7 +46,7 @@ __global__ void __launch_bounds__(kNormThreads)
 #pragma unroll
   for (int i = 0; i < kKept; ++i)
     if (threadIdx.x + i * kNormThreads < s.D) write(threadIdx.x + i * kNormThreads, kept[i], kept_scale[i]);
-  for (int d = threadIdx.x + kKept * kNormThreads; d < s.D; d += kNormThreads) write(d, injected(d), scale[stream * s.D + d]);
+  for (int d = threadIdx.x + kKept * kNormThreads; d < s.D; d += kNormThreads) write(d, element(d), scale[stream * s.D + d]);
 }
 
 __global__ void hc_activate_sums_kernel(const HcShape s, int T, const float* sums, int segments, int ld, bf16* low, int ld_low,

@@ -11,24 +11,24 @@ namespace {
 constexpr int kSumSlots = 2;             // of linear_sums: one segment
 constexpr int kUsualWarps = 8;           // leaves room for several blocks on a multiprocessor
 constexpr int kManyWarps = 16;           // where there are few blocks
-constexpr int kSharedBytes = 110 << 10;  // of a block, so that two fit on a multiprocessor
+constexpr int kSharedBytes = 112 << 10;  // of a block, so that two fit on a multiprocessor
 
 // Sizes of a launch that the kernel needs, too.
 struct FewShape {
   int warps, segments_per_warp, slots, tokens;  // tokens: rows that there is room for
 };
 
-// A warp has consecutive segments; their sums meet in shared memory. Shared: [segments][kTokens][16] sums, then per warp its ring of
+// A warp has consecutive segments; their sums meet in shared memory. Shared: [segments][tokens][16] sums, then per warp its ring of
 // weights and its columns of x.
 template <bool kFp8, int kTokenTiles>
 __global__ void __launch_bounds__(32 * kManyWarps) linear_few_kernel(const LinearParams p, const FewShape shape) {
-  constexpr int kTokens = 8 * kTokenTiles, kOutputs = kTokens * kFragmentRows;
+  constexpr int kTokens = 8 * kTokenTiles;
   extern __shared__ __align__(128) float sums[];
-  const int warp = threadIdx.x / 32, num_segments = (p.k_fragments + p.segment - 1) / p.segment;
+  const int warp = threadIdx.x / 32, num_segments = (p.k_fragments + p.segment - 1) / p.segment, outputs = shape.tokens * kFragmentRows;
   const int first = min(warp * shape.segments_per_warp * p.segment, p.k_fragments);
   const int end = min(first + shape.segments_per_warp * p.segment, p.k_fragments);
   const std::size_t start = (static_cast<std::size_t>(blockIdx.x) * p.k_fragments + first) * WeightFragment<kFp8>::kBytes;
-  auto* memory = reinterpret_cast<std::byte*>(sums + num_segments * kOutputs) +
+  auto* memory = reinterpret_cast<std::byte*>(sums + num_segments * outputs) +
                  warp * (WeightRing<kFp8>::bytes(shape.slots) + ColumnBuffers<kFp8, kTokenTiles>::elements(shape.tokens) * 2);
   bf16* columns = reinterpret_cast<bf16*>(memory + WeightRing<kFp8>::bytes(shape.slots));
   const bool grouped = p.groups.first != nullptr;
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(32 * kManyWarps) linear_few_kernel(const Linea
     ColumnBuffers<kFp8, kTokenTiles> buffers(columns, shape.tokens, count);
     buffers.fetch_first(row, p.K, first, end);
     run_sums<kFp8, 1, kTokenTiles>(row, p.K, p.segment, first, end, buffers.x, ring, run,
-                                   [&](int s, const auto& acc) { store_sums<kTokenTiles>(acc[0], sums + s * kOutputs); });
+                                   [&](int s, const auto& acc) { store_sums<kTokenTiles>(acc[0], count, sums + s * outputs); });
     __syncthreads();  // the sums are written
     for (int i = threadIdx.x; i < count * kFragmentRows; i += blockDim.x) {
       const int n = blockIdx.x * kFragmentRows + i % kFragmentRows, t = t0 + i / kFragmentRows;
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(32 * kManyWarps) linear_few_kernel(const Linea
 #pragma unroll 4
       for (int s = 0; s < num_segments; ++s) {
         const float scale = kFp8 ? g.scales[(n / p.scale_rows) * p.scale_columns + s] : 1.0f;
-        total = add_segment<kFp8>(s == 0, total, sums[s * kOutputs + i], scale);
+        total = add_segment<kFp8>(s == 0, total, sums[s * outputs + i], scale);
       }
       if (n < p.N) p.y[static_cast<std::ptrdiff_t>(t) * p.ldy + n] = to_b16(total);
     }
@@ -98,7 +98,7 @@ void launch_few(const LinearParams& p, int num_groups, const Stream& stream) {
   shape.warps = ceil_div(segments, shape.segments_per_warp);
   shape.tokens = std::min(p.T, 8 * kTokenTiles);
   const int column_bytes = ColumnBuffers<kFp8, kTokenTiles>::elements(shape.tokens) * 2;
-  const int sum_bytes = segments * 8 * kTokenTiles * kFragmentRows * static_cast<int>(sizeof(float));
+  const int sum_bytes = segments * shape.tokens * kFragmentRows * static_cast<int>(sizeof(float));
   const int room = (kSharedBytes - sum_bytes) / shape.warps - column_bytes;
   const int needed = ceil_div(shape.segments_per_warp * p.segment, kSlotFragments<kFp8>);
   shape.slots = std::clamp(room / WeightRing<kFp8>::bytes(1), std::min(2, needed), needed);

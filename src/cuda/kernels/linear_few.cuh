@@ -6,9 +6,9 @@
 
 namespace tetrad::cuda {
 
-// Fragments of a slot of a weight ring: half a segment of bf16, two scale blocks of 128 columns of FP8.
+// Fragments of a slot of a weight ring: half a segment of bf16, one scale block of 128 columns of FP8.
 template <bool kFp8>
-inline constexpr int kSlotFragments = kFp8 ? 8 : kSegmentFragments / 2;
+inline constexpr int kSlotFragments = kFp8 ? 4 : kSegmentFragments / 2;
 
 // A warp's stream of weights through shared memory: slots are filled ahead, by the copy engine where there is one, and used in order. A
 // slot holds the same fragments of kStrips strips of outputs, strip after strip.
@@ -106,6 +106,13 @@ struct XColumns {
   static __host__ __device__ int size_of(int fragments, int tokens) { return tokens * stride_of(fragments) + 8; }
 
   __device__ __forceinline__ XColumns(bf16* memory, int fragments, int tokens) : rows(memory), stride(stride_of(fragments)), count(tokens) {
+    clear_behind();
+  }
+  // Rows `stride_` elements apart.
+  __device__ __forceinline__ XColumns(bf16* memory, int stride_, int tokens, int) : rows(memory), stride(stride_), count(tokens) {
+    clear_behind();
+  }
+  __device__ __forceinline__ void clear_behind() const {
     if (threadIdx.x % 32 == 0) *reinterpret_cast<uint4*>(rows + count * stride) = uint4{0, 0, 0, 0};
   }
   // Starts the copy of fragments [begin, end) of rows t0 ..; zeros past K. To be waited for with wait().
@@ -135,6 +142,14 @@ struct XColumns {
   }
 };
 
+// Columns that the block itself has put into shared memory: nothing to fetch.
+struct ReadyColumns : XColumns<1> {
+  __device__ __forceinline__ ReadyColumns(bf16* memory, int stride_, int tokens) : XColumns<1>(memory, stride_, tokens, 0) {}
+  template <class Row>
+  __device__ __forceinline__ void fetch(const Row&, int, int, int) {}
+  __device__ __forceinline__ void wait() const {}
+};
+
 // acc += a fragment of 16 outputs times the same columns of the tokens.
 template <int kTokenTiles>
 __device__ __forceinline__ void multiply_fragment(const unsigned (*a)[4], const XFragment* x, float (*acc)[4]) {
@@ -146,9 +161,8 @@ __device__ __forceinline__ void multiply_fragment(const unsigned (*a)[4], const 
 }
 
 // acc[strip] += fragments [begin, end) of a slot.
-template <bool kFp8, int kStrips, int kTokenTiles>
-__device__ __forceinline__ void multiply_slot(const std::byte* slot, const XColumns<kTokenTiles>& x, int begin, int end,
-                                              float (*acc)[kTokenTiles][4]) {
+template <bool kFp8, int kStrips, int kTokenTiles, class Columns>
+__device__ __forceinline__ void multiply_slot(const std::byte* slot, const Columns& x, int begin, int end, float (*acc)[kTokenTiles][4]) {
 #pragma unroll 4
   for (int f = begin; f < end; ++f) {
     XFragment columns[kTokenTiles];
@@ -166,8 +180,8 @@ __device__ __forceinline__ void multiply_slot(const std::byte* slot, const XColu
 
 // The sums of a warp's segments, which are the consecutive fragments [first, end) of its strips: store(segment, acc) gets each. Weights
 // come slot by slot from the ring, x by the same columns into two buffers in turn; the first columns have been asked for.
-template <bool kFp8, int kStrips, int kTokenTiles, class Row, class Run, class Store>
-__device__ __forceinline__ void run_sums(const Row& row, int K, int segment, int first, int end, XColumns<kTokenTiles> (&x)[2],
+template <bool kFp8, int kStrips, int kTokenTiles, class Columns, class Row, class Run, class Store>
+__device__ __forceinline__ void run_sums(const Row& row, int K, int segment, int first, int end, Columns (&x)[2],
                                          WeightRing<kFp8, kStrips>& ring, Run& run, const Store& store) {
   constexpr int kSlot = kSlotFragments<kFp8>;
   float acc[kStrips][kTokenTiles][4] = {};
@@ -179,7 +193,7 @@ __device__ __forceinline__ void run_sums(const Row& row, int K, int segment, int
     const std::byte* slot = ring.front();
     for (int done = f; done < slot_end;) {
       const int until = min(done + segment - in_segment, slot_end);
-      multiply_slot<kFp8, kStrips, kTokenTiles>(slot, turn == 0 ? x[0] : x[1], done - f, until - f, acc);
+      multiply_slot<kFp8, kStrips, kTokenTiles>(slot, x[turn], done - f, until - f, acc);
       in_segment += until - done;
       done = until;
       if (in_segment < segment && done < end) continue;
@@ -211,14 +225,17 @@ struct ColumnBuffers {
   }
 };
 
-// acc to [8 * kTokenTiles tokens][16 outputs].
+// acc of the first `tokens` tokens to [tokens][16 outputs].
 template <int kTokenTiles>
-__device__ __forceinline__ void store_sums(const float (*acc)[4], float* out) {
+__device__ __forceinline__ void store_sums(const float (*acc)[4], int tokens, float* out) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int i = 0; i < kTokenTiles; ++i)
 #pragma unroll
-    for (int j = 0; j < 4; ++j) out[(8 * i + lane % 4 * 2 + j % 2) * kFragmentRows + lane / 4 + j / 2 * 8] = acc[i][j];
+    for (int j = 0; j < 4; ++j) {
+      const int t = 8 * i + lane % 4 * 2 + j % 2;
+      if (t < tokens) out[t * kFragmentRows + lane / 4 + j / 2 * 8] = acc[i][j];
+    }
 }
 
 }  // namespace tetrad::cuda

@@ -52,9 +52,9 @@ void moe_add_shared(int T, int D, const bf16* routed, const bf16* shared, const 
 // The same for few rows in three launches, the same bits: up to kMoeFewRows rows, F a multiple of 16, a bf16 shared expert.
 inline constexpr int kMoeFewRows = 64;
 bool moe_few_applies(const MoeShape& s, const DeviceLinear& gate_up, const DeviceLinear& shared_down, int T);
-// moe_route, moe_group, and the shared expert's activation [T, FS].
-void moe_route_few(const MoeShape& s, const bf16* in, int T, int layer, int* ids, float* weights, bf16* shared_act, int ld_act,
-                   const MoeGrouping& g, int* faults, const Stream& stream);
+// moe_route, moe_group (records, place, token and num_active alone), and the shared expert's activation [T, FS].
+void moe_route_few(const MoeShape& s, const bf16* in, int T, int layer, float* weights, bf16* shared_act, int ld_act, const MoeGrouping& g,
+                   int* faults, const Stream& stream);
 // act of the grouped pairs to a.y; a as for linear of gate_up.
 void moe_gate_up_few(const DeviceLinear& gate_up, const LinearArgs& a, const MoeGrouping& g, int ld_act, const Stream& stream);
 // y [T, D] of `routed`, the arguments for linear of down, and `shared`, those for linear of the shared down; neither's y is used.

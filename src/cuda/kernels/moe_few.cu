@@ -11,17 +11,16 @@ namespace tetrad::cuda {
 namespace {
 
 constexpr int kRouteThreads = 512, kActivateThreads = 512;
-constexpr int kGateUpWarps = 8, kTokens = 8;
-constexpr int kDownWarps = 11, kExpertWarps = kDownWarps - 1;  // the last one has the shared expert
-constexpr int kSharedBytes = 110 << 10;                        // of a block, so that two fit on a multiprocessor
-constexpr int kSharedSlots = 2;                                // of the ring of the shared expert
-constexpr int kDownTokens = 4;                                 // at a time: groups are small here
+constexpr int kGateUpWarps = 5, kGateUpSlots = 2, kTokens = 4;  // small, so that a multiprocessor holds several blocks
+constexpr int kDownWarps = 11, kExpertWarps = kDownWarps - 1;   // the last one has the shared expert
+constexpr int kSharedBytes = 112 << 10;                         // of a block, so that two fit on a multiprocessor
+constexpr int kSharedSlots = 2;                                 // of the ring of the shared expert
+constexpr int kDownTokens = 4;                                  // at a time: groups are small here
 
-// Block 0 routes, a warp per row, and groups the pairs; the others activate the shared expert. Shared: probabilities of the warps' rows,
-// then counts of the experts.
-__global__ void __launch_bounds__(kRouteThreads)
-    moe_route_few_kernel(const MoeShape s, const bf16* in, int T, int layer, int* ids, float* weights, bf16* shared_act, int ld_act,
-                         const MoeGrouping g, int* faults) {
+// Block 0 routes, a warp per row, and groups the pairs; the others activate the shared expert. Shared: ids and weights of the pairs, then
+// probabilities of the warps' rows, whose place the counts of the experts take.
+__global__ void __launch_bounds__(kRouteThreads) moe_route_few_kernel(const MoeShape s, const bf16* in, int T, int layer, float* weights,
+                                                                      bf16* shared_act, int ld_act, const MoeGrouping g, int* faults) {
   extern __shared__ float memory[];
   wait_for_previous();
   if (blockIdx.x > 0) {
@@ -31,14 +30,28 @@ __global__ void __launch_bounds__(kRouteThreads)
     shared_act[static_cast<std::size_t>(t) * ld_act + f] = activated(hidden[f], hidden[s.FS + f]);
     return;
   }
-  float* p = memory + threadIdx.x / 32 * s.E;
-  for (int t = threadIdx.x / 32; t < T; t += kRouteThreads / 32) {
-    route_row(s, in + static_cast<std::size_t>(t) * s.in_ld, p, layer, ids + t * s.EK, weights + t * s.EK,
+  const int pairs = T * s.EK, warp = threadIdx.x / 32;
+  float* pair_weights = memory;
+  int* ids = reinterpret_cast<int*>(memory + pairs);
+  float* p = memory + 2 * pairs + warp * s.E;
+  for (int t = warp; t < T; t += kRouteThreads / 32) {
+    route_row(s, in + static_cast<std::size_t>(t) * s.in_ld, p, layer, ids + t * s.EK, pair_weights + t * s.EK,
               faults == nullptr ? nullptr : faults + t);
     __syncwarp();  // the probabilities have been read
   }
-  __syncthreads();  // every pair has its expert
-  group_pairs<kRouteThreads>(ids, T * s.EK, s.E, s.EK, reinterpret_cast<int*>(memory), g);
+  if (T > 1) {
+    __syncthreads();  // every pair has its expert
+    group_pairs<kRouteThreads>(ids, pairs, s.E, s.EK, reinterpret_cast<int*>(memory + 2 * pairs), g);
+  } else if (warp == 0) {  // every pair is a group
+    for (int k = threadIdx.x; k < s.EK; k += 32) {
+      g.records[k] = make_int4(ids[k], k, k + 1, 0);
+      g.place[k] = k;
+      g.token[k] = 0;
+    }
+    if (threadIdx.x == 0) *g.num_active = s.EK;
+  }
+  if (T > 1 || warp == 0)
+    for (int i = threadIdx.x; i<pairs; i += T> 1 ? kRouteThreads : 32) weights[i] = pair_weights[i];
 }
 
 // The group of a place among the active ones: what moe_route_few noted, in one read.
@@ -75,18 +88,17 @@ struct StripScales {
   }
 };
 
-// Grid (F/16, groups): gate and up of 16 columns; a warp has consecutive segments of both. Shared: [2][segments][8 tokens][16] sums, then
+// Grid (F/16, groups): gate and up of 16 columns; a warp has consecutive segments of both. Shared: [2][segments][tokens][16] sums, then
 // per warp its ring of weights and its columns of x.
 template <bool kFp8>
 __global__ void __launch_bounds__(32 * kGateUpWarps)
     moe_gate_up_kernel(const LinearParams p, const GroupShape shape, const int4* records, int F, bf16* act, int ld_act) {
-  constexpr int kOutputs = kTokens * kFragmentRows;
   extern __shared__ __align__(128) float sums[];
-  const int warp = threadIdx.x / 32, num_segments = (p.k_fragments + p.segment - 1) / p.segment;
+  const int warp = threadIdx.x / 32, num_segments = (p.k_fragments + p.segment - 1) / p.segment, outputs = shape.tokens * kFragmentRows;
   const int first = min(warp * shape.segments_per_warp * p.segment, p.k_fragments);
   const int end = min(first + shape.segments_per_warp * p.segment, p.k_fragments);
   const std::size_t strip_bytes = static_cast<std::size_t>(p.k_fragments) * WeightFragment<kFp8>::kBytes;
-  auto* memory = reinterpret_cast<std::byte*>(sums + 2 * num_segments * kOutputs) +
+  auto* memory = reinterpret_cast<std::byte*>(sums + 2 * num_segments * outputs) +
                  warp * (WeightRing<kFp8, 2>::bytes(shape.slots) + ColumnBuffers<kFp8, 1>::elements(shape.tokens) * 2);
   WeightRing<kFp8, 2> ring(memory, shape.slots);
   wait_and_hold_next();
@@ -105,8 +117,8 @@ __global__ void __launch_bounds__(32 * kGateUpWarps)
     ColumnBuffers<kFp8, 1> buffers(reinterpret_cast<bf16*>(memory + WeightRing<kFp8, 2>::bytes(shape.slots)), shape.tokens, count);
     buffers.fetch_first(row, p.K, first, end);
     run_sums<kFp8, 2, 1>(row, p.K, p.segment, first, end, buffers.x, ring, run, [&](int s, const auto& acc) {
-      store_sums<1>(acc[0], sums + s * kOutputs);
-      store_sums<1>(acc[1], sums + (num_segments + s) * kOutputs);
+      store_sums<1>(acc[0], count, sums + s * outputs);
+      store_sums<1>(acc[1], count, sums + (num_segments + s) * outputs);
     });
     __syncthreads();                                                                            // the sums are written
     for (int base = threadIdx.x / 32 * 32; base < count * kFragmentRows; base += blockDim.x) {  // whole warps: scales go by shuffles
@@ -115,11 +127,11 @@ __global__ void __launch_bounds__(32 * kGateUpWarps)
       float total[2];
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const float* sum = sums + h * num_segments * kOutputs + i;
+        const float* sum = sums + h * num_segments * outputs + i;
 #pragma unroll 5
         for (int s = 0; s < num_segments; ++s) {
           const float scale = scales[h].at(p, i % kFragmentRows, s);
-          total[h] = add_segment<kFp8>(s == 0, total[h], sum[s * kOutputs], scale);
+          total[h] = add_segment<kFp8>(s == 0, total[h], sum[s * outputs], scale);
         }
       }
       if (t < t0 + count) act[static_cast<std::size_t>(t) * ld_act + f] = activated(to_b16(total[0]), to_b16(total[1]));
@@ -261,14 +273,14 @@ unsigned u(int x) { return static_cast<unsigned>(x); }
 
 template <bool kFp8>
 void launch_gate_up(const LinearParams& p, const MoeGrouping& g, bf16* act, int ld_act, const Stream& stream) {
-  const int F = p.N / 2, segments = ceil_div(p.k_fragments, p.segment), sum_bytes = 2 * segments * kTokens * kFragmentRows * 4;
+  const int F = p.N / 2, segments = ceil_div(p.k_fragments, p.segment), sum_bytes_per_token = 2 * segments * kFragmentRows * 4;
   GroupShape shape;
   shape.segments_per_warp = ceil_div(segments, kGateUpWarps);
   const int warps = ceil_div(segments, shape.segments_per_warp),
             needed = ceil_div(shape.segments_per_warp * p.segment, kSlotFragments<kFp8>);
   shape.tokens = std::min(kTokens, p.groups.num_x_rows);
-  const int column_bytes = ColumnBuffers<kFp8, 1>::elements(shape.tokens) * 2;
-  shape.slots = std::clamp(((kSharedBytes - sum_bytes) / warps - column_bytes) / WeightRing<kFp8, 2>::bytes(1), 1, needed);
+  const int column_bytes = ColumnBuffers<kFp8, 1>::elements(shape.tokens) * 2, sum_bytes = sum_bytes_per_token * shape.tokens;
+  shape.slots = std::min(kGateUpSlots, needed);
   const LaunchShape launch_shape{dim3(u(F / kFragmentRows), u(p.groups.num_active_bound)), dim3(u(32 * warps)),
                                  static_cast<std::size_t>(sum_bytes + warps * (WeightRing<kFp8, 2>::bytes(shape.slots) + column_bytes))};
   if (launch_shape.shared_bytes > 48 * 1024) allow_shared("moe_gate_up", moe_gate_up_kernel<kFp8>, launch_shape.shared_bytes);
@@ -293,12 +305,12 @@ bool moe_few_applies(const MoeShape& s, const DeviceLinear& gate_up, const Devic
   return T <= kMoeFewRows && s.F % kFragmentRows == 0 && !shared_down.fp8 && gate_up.column_fragments() <= 128;
 }
 
-void moe_route_few(const MoeShape& s, const bf16* in, int T, int layer, int* ids, float* weights, bf16* shared_act, int ld_act,
-                   const MoeGrouping& g, int* faults, const Stream& stream) {
-  const std::size_t shared = static_cast<std::size_t>(s.E) * sizeof(float) * std::min(T, kRouteThreads / 32);
+void moe_route_few(const MoeShape& s, const bf16* in, int T, int layer, float* weights, bf16* shared_act, int ld_act, const MoeGrouping& g,
+                   int* faults, const Stream& stream) {
+  const std::size_t shared = sizeof(float) * static_cast<std::size_t>(2 * T * s.EK + s.E * std::min(T, kRouteThreads / 32));
   if (shared > 48 * 1024) allow_shared("moe_route_few", moe_route_few_kernel, shared);
   launch("moe_route_few", moe_route_few_kernel, {dim3(u(1 + ceil_div(T * s.FS, kActivateThreads))), dim3(kRouteThreads), shared}, stream, s,
-         in, T, layer, ids, weights, shared_act, ld_act, g, faults);
+         in, T, layer, weights, shared_act, ld_act, g, faults);
 }
 
 void moe_gate_up_few(const DeviceLinear& gate_up, const LinearArgs& a, const MoeGrouping& g, int ld_act, const Stream& stream) {
