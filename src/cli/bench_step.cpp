@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -23,10 +24,15 @@
 namespace tetrad::cli {
 namespace {
 
+struct StepSize {
+  int batch = 1, context = 8192, rows = 1, repeat = 20;
+};
+
 struct StepOptions {
   SyntheticOptions synthetic;
   std::string device = "cuda:0";
-  int batch = 1, context = 8192, rows = 1, repeat = 20;
+  StepSize size;
+  std::vector<std::string> more;  // further sizes, "BATCHxROWS@CONTEXT"
 };
 
 #if defined(TETRAD_WITH_CUDA)
@@ -61,40 +67,44 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-void bench_step(const StepOptions& options) {
-  check_device(options.device);
-  const Config config = parse_config(synthetic_json(options.synthetic), "synthetic config");
-  const std::int64_t last = static_cast<std::int64_t>(options.context) + static_cast<std::int64_t>(options.rows) * (options.repeat + 3);
-  if (last > config.max_positions) fail<InputError>("context and steps reach position {}, the model has {}", last, config.max_positions);
-  const std::int64_t tokens_in_all = last * options.batch, rows_in_all = static_cast<std::int64_t>(options.rows) * options.batch;
-  if (tokens_in_all > std::numeric_limits<int>::max())
-    fail<InputError>("{} sequences of {} tokens are {}, at most {} are planned for", options.batch, last, tokens_in_all,
-                     std::numeric_limits<int>::max());
-  BackendOptions sizes;
-  sizes.num_slots = options.batch + 1;
-  sizes.max_tokens = static_cast<int>(tokens_in_all);
-  sizes.max_rows = static_cast<int>(rows_in_all);  // no more than the tokens
-  const auto backend = make_backend_on(options.device, config, synthetic_weights(options.synthetic, config, kHostWeightBytes), sizes, {});
-  if (!backend->name().starts_with("cuda")) fail<InputError>("bench step measures a GPU, --device {} is none", options.device);
-  write_error(backend->memory_plan().table());
-  const double roof = cuda::measure_copy_gb_per_s(*backend);
+// Positions that every sequence reaches.
+std::int64_t last_position(const StepSize& size) {
+  return static_cast<std::int64_t>(size.context) + static_cast<std::int64_t>(size.rows) * (size.repeat + 3);
+}
 
-  StatePool pool(*backend);
+// Room for the largest of the sizes.
+BackendOptions backend_sizes(const std::vector<StepSize>& sizes, const Config& config) {
+  BackendOptions room{.num_slots = 1, .max_tokens = 1, .max_rows = 1};
+  for (const StepSize& size : sizes) {
+    const std::int64_t last = last_position(size), tokens = last * size.batch, rows = static_cast<std::int64_t>(size.rows) * size.batch;
+    if (last > config.max_positions) fail<InputError>("context and steps reach position {}, the model has {}", last, config.max_positions);
+    if (tokens > std::numeric_limits<int>::max())
+      fail<InputError>("{} sequences of {} tokens are {}, at most {} are planned for", size.batch, last, tokens,
+                       std::numeric_limits<int>::max());
+    room.num_slots = std::max(room.num_slots, size.batch + 1);
+    room.max_tokens = std::max(room.max_tokens, static_cast<int>(tokens));
+    room.max_rows = std::max(room.max_rows, static_cast<int>(rows));  // no more than the tokens
+  }
+  return room;
+}
+
+nlohmann::ordered_json measure(Backend& backend, const StepSize& size) {
+  StatePool pool(backend);
   Stepper stepper(pool);
   std::vector<SequenceState> states;
-  const StateSnapshot past = random_past(*backend, options.context);
-  for (int b = 0; b < options.batch; ++b) {
+  const StateSnapshot past = random_past(backend, size.context);
+  for (int b = 0; b < size.batch; ++b) {
     states.emplace_back(pool);
-    if (options.context > 0) states.back().restore(past);
+    if (size.context > 0) states.back().restore(past);
   }
   std::mt19937 random(2);
-  std::vector<int> ids(static_cast<std::size_t>(options.batch) * options.rows);
+  std::vector<int> ids(static_cast<std::size_t>(size.batch) * size.rows);
   const auto step = [&] {
-    for (int& id : ids) id = static_cast<int>(random() % static_cast<unsigned>(config.vocab_size));
+    for (int& id : ids) id = static_cast<int>(random() % static_cast<unsigned>(backend.config().vocab_size));
     std::vector<StepRequest> requests;
-    for (int b = 0; b < options.batch; ++b)
+    for (int b = 0; b < size.batch; ++b)
       requests.push_back({&states[static_cast<std::size_t>(b)],
-                          std::span(ids).subspan(static_cast<std::size_t>(b) * options.rows, static_cast<std::size_t>(options.rows)),
+                          std::span(ids).subspan(static_cast<std::size_t>(b) * size.rows, static_cast<std::size_t>(size.rows)),
                           LogitsWanted::kLast});
     const auto started = std::chrono::steady_clock::now();
     const auto outcomes = stepper.run(requests);
@@ -105,30 +115,57 @@ void bench_step(const StepOptions& options) {
   };
   step(), step();
   std::vector<double> seconds;
-  for (int r = 0; r < options.repeat; ++r) seconds.push_back(step());
-  cuda::start_profile(*backend);
+  for (int r = 0; r < size.repeat; ++r) seconds.push_back(step());
+  cuda::start_profile(backend);
   step();
-  auto stems = cuda::end_profile(*backend);
+  auto stems = cuda::end_profile(backend);
   std::sort(stems.begin(), stems.end(), [](const auto& a, const auto& b) { return a.microseconds > b.microseconds; });
 
-  const double s = median(seconds), tokens = static_cast<double>(options.batch) * options.rows;
+  const double s = median(seconds), tokens = static_cast<double>(size.batch) * size.rows;
   const auto [fastest, slowest] = std::minmax_element(seconds.begin(), seconds.end());
   nlohmann::ordered_json result{
-      {"benchmark", "step"},
-      {"model", options.synthetic.like},
-      {"weights", fmt::format("{}", fmt::join(options.synthetic.weights, ","))},
-      {"device", backend->name()},
-      {"batch", options.batch},
-      {"rows", options.rows},
-      {"context", options.context},
+      {"batch", size.batch},
+      {"rows", size.rows},
+      {"context", size.context},
       {"milliseconds", s * 1e3},
-      {"milliseconds_range", fmt::format("{:.4g} to {:.4g} over {} steps", *fastest * 1e3, *slowest * 1e3, options.repeat)},
-      {"tokens_per_s", tokens / s},
-      {"copy_roof_gb_per_s", roof}};
+      {"milliseconds_range", fmt::format("{:.4g} to {:.4g} over {} steps", *fastest * 1e3, *slowest * 1e3, size.repeat)},
+      {"tokens_per_s", tokens / s}};
   double kernels = 0;
-  for (const auto& t : stems) kernels += t.microseconds;
-  result["kernels_milliseconds"] = kernels * 1e-3;
+  int launches = 0;
+  for (const auto& t : stems) kernels += t.microseconds, launches += t.launches;
+  result["kernels_milliseconds"] = kernels * 1e-3;  // with events around every launch
+  result["launches"] = launches;
   for (const auto& t : stems) result["stems"].push_back({{"stem", t.stem}, {"launches", t.launches}, {"microseconds", t.microseconds}});
+  return result;
+}
+
+StepSize parse_size(const std::string& text, int repeat) {
+  StepSize size;
+  size.repeat = repeat;
+  char end = 0;
+  if (std::sscanf(text.c_str(), "%7dx%7d@%7d%c", &size.batch, &size.rows, &size.context, &end) != 3 || size.batch < 1 ||
+      size.batch > 4096 || size.rows < 1 || size.rows > 1 << 20 || size.context < 0 || size.context > 1 << 20)
+    fail<InputError>("--and {}: expected BATCHxROWS@CONTEXT, for example 32x1@8192", text);
+  return size;
+}
+
+void bench_step(const StepOptions& options) {
+  check_device(options.device);
+  std::vector<StepSize> sizes{options.size};
+  for (const std::string& text : options.more) sizes.push_back(parse_size(text, options.size.repeat));
+  const Config config = parse_config(synthetic_json(options.synthetic), "synthetic config");
+  const auto backend = make_backend_on(options.device, config, synthetic_weights(options.synthetic, config, kHostWeightBytes),
+                                       backend_sizes(sizes, config), {});
+  if (!backend->name().starts_with("cuda")) fail<InputError>("bench step measures a GPU, --device {} is none", options.device);
+  write_error(backend->memory_plan().table());
+  nlohmann::ordered_json result{{"benchmark", "step"},
+                                {"model", options.synthetic.like},
+                                {"weights", fmt::format("{}", fmt::join(options.synthetic.weights, ","))},
+                                {"device", backend->name()}};
+  for (const auto& row : backend->memory_plan().rows)
+    result["memory"].push_back({{"arena", row.arena}, {"name", row.name}, {"bytes", row.bytes}});
+  result["copy_roof_gb_per_s"] = cuda::measure_copy_gb_per_s(*backend);
+  for (const StepSize& size : sizes) result["steps"].push_back(measure(*backend, size));
   fmt::print("{}\n", result.dump(1));
 }
 
@@ -146,16 +183,17 @@ void add_bench_step(CLI::App& app) {
   CLI::App* command = app.add_subcommand("step", "One step on a GPU, whole and by kernel, with random weights made on the device");
   add_synthetic_options(*command, options->synthetic, "--synthetic");
   command->add_option("--device", options->device, "cuda:N")->capture_default_str();
-  command->add_option("--batch", options->batch, "Sequences")->capture_default_str()->check(CLI::Range(1, 4096));
-  command->add_option("--rows", options->rows, "Rows of each sequence: 1 decodes, more read a prompt")
+  command->add_option("--batch", options->size.batch, "Sequences")->capture_default_str()->check(CLI::Range(1, 4096));
+  command->add_option("--rows", options->size.rows, "Rows of each sequence: 1 decodes, more read a prompt")
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));
-  command->add_option("--context", options->context, "Tokens each sequence holds before")
+  command->add_option("--context", options->size.context, "Tokens each sequence holds before")
       ->capture_default_str()
       ->check(CLI::Range(0, 1 << 20));
-  command->add_option("--repeat", options->repeat, "Steps timed; the median is quoted, with the range")
+  command->add_option("--repeat", options->size.repeat, "Steps timed; the median is quoted, with the range")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
+  command->add_option("--and", options->more, "Further sizes with the same weights, BATCHxROWS@CONTEXT");
   command->callback([options] { bench_step(*options); });
 }
 

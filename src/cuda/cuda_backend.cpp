@@ -9,6 +9,7 @@
 #include "cuda/forward.h"
 #include "cuda/kernels/gdn.h"
 #include "cuda/runtime/graph.h"
+#include "cuda/step_description.h"
 #include "model/check_batch.h"
 
 namespace tetrad::cuda {
@@ -52,8 +53,7 @@ class CudaBackend final : public Backend {
         slots_(static_cast<std::size_t>(num_slots_) * layout_.slot_bytes, "slots (recurrent state)"),
         pages_(static_cast<std::size_t>(num_pages_) * layout_.page_bytes, "pages (K, V, block keys)"),
         workspace_(config_, max_rows_, longest_sequence(config, num_pages_)),
-        host_rows_(rows_ints(), "description of a step"),
-        device_rows_(rows_ints(), "description of a step"),
+        description_(max_rows_, num_slots_, max_pages_),
         host_faults_(static_cast<std::size_t>(max_rows_), "faults of a step"),
         host_logits_(static_cast<std::size_t>(std::min(workspace_.logit_rows, kReplayedRows)) * static_cast<std::size_t>(config.vocab_size),
                      "logits on their way to the host") {
@@ -80,7 +80,12 @@ class CudaBackend final : public Backend {
     StepResult result;
     if (batch.token_ids.empty()) return result;
     const int* logit_rows = nullptr;
-    const StepRows rows = describe(batch, &logit_rows);
+    StepRows rows = description_.send(batch, stream_, &logit_rows);
+    rows.slots = slots_.data();
+    rows.page_memory = pages_.data();
+    rows.slot_bytes = layout_.slot_bytes, rows.page_bytes = layout_.page_bytes;
+    rows.num_slots = num_slots_, rows.num_pages = num_pages_, rows.page_tokens = layout_.page_tokens, rows.vocab_size = config_.vocab_size;
+    rows.faults = workspace_.faults;
     int most_blocks = 0;
     for (const SequenceRows& s : batch.sequences)
       most_blocks = std::max(most_blocks, (s.start + s.num_rows) / std::max(config_.compress_ratio, 1));
@@ -202,63 +207,6 @@ class CudaBackend final : public Backend {
     stream_.synchronize();
   }
 
-  // Integers that describe the largest step: five per row, three per sequence and its pages.
-  std::size_t rows_ints() const {
-    const auto T = static_cast<std::size_t>(max_rows_), B = static_cast<std::size_t>(num_slots_);
-    return 5 * T + B * (3 + static_cast<std::size_t>(max_pages_)) + 1;
-  }
-
-  // Fills the pinned copy, sends it, and returns pointers into the device copy; both stay where they are from step to step.
-  StepRows describe(const StepBatch& batch, const int** logit_rows) {
-    const int T = static_cast<int>(batch.token_ids.size()), B = static_cast<int>(batch.sequences.size());
-    int used = 0;
-    int* host = nullptr;
-    const auto take = [&](int count) {
-      host = host_rows_.data() + used;
-      const int* device = device_rows_.data() + used;
-      used += count;
-      return device;
-    };
-    StepRows rows;
-    rows.T = T, rows.B = B;
-    rows.token_ids = take(T);
-    std::copy(batch.token_ids.begin(), batch.token_ids.end(), host);
-    rows.sequence = take(T);
-    for (int b = 0; b < B; ++b) std::fill_n(host + batch.sequences[static_cast<std::size_t>(b)].first_row, num_rows(batch, b), b);
-    rows.position = take(T);
-    for (const SequenceRows& s : batch.sequences)
-      for (int i = 0; i < s.num_rows; ++i) host[s.first_row + i] = s.start + i;
-    rows.save_slot = take(T);
-    std::fill_n(host, T, -1);
-    for (const SequenceRows& s : batch.sequences)
-      for (const StateSave& save : s.saves) host[s.first_row + save.row] = save.slot;
-    rows.first_row = take(B + 1);
-    for (int b = 0; b < B; ++b) host[b] = batch.sequences[static_cast<std::size_t>(b)].first_row;
-    host[B] = T;
-    rows.start = take(B);
-    for (int b = 0; b < B; ++b) host[b] = batch.sequences[static_cast<std::size_t>(b)].start;
-    rows.slot = take(B);
-    for (int b = 0; b < B; ++b) host[b] = batch.sequences[static_cast<std::size_t>(b)].slot;
-    rows.max_pages = max_pages_;
-    rows.pages = take(B * max_pages_);
-    std::fill_n(host, B * max_pages_, -1);  // a page past the list traps
-    for (int b = 0; b < B; ++b) {
-      const auto& pages = batch.sequences[static_cast<std::size_t>(b)].pages;
-      const auto count = std::min(pages.size(), static_cast<std::size_t>(max_pages_));
-      std::copy_n(pages.begin(), count, host + b * max_pages_);
-    }
-    *logit_rows = take(static_cast<int>(batch.logit_rows.size()));
-    std::copy(batch.logit_rows.begin(), batch.logit_rows.end(), host);
-    stream_.copy(device_rows_.data(), host_rows_.data(), static_cast<std::size_t>(used) * sizeof(int));
-    rows.slots = slots_.data();
-    rows.page_memory = pages_.data();
-    rows.slot_bytes = layout_.slot_bytes, rows.page_bytes = layout_.page_bytes;
-    rows.num_slots = num_slots_, rows.num_pages = num_pages_, rows.page_tokens = layout_.page_tokens, rows.vocab_size = config_.vocab_size;
-    rows.faults = workspace_.faults;
-    return rows;
-  }
-  static int num_rows(const StepBatch& batch, int b) { return batch.sequences[static_cast<std::size_t>(b)].num_rows; }
-
   // The first fault of a sequence names the cause: the earliest layer, then the earliest row.
   void report_faults(const StepBatch& batch, StepResult& result) const {
     for (std::size_t b = 0; b < batch.sequences.size(); ++b) {
@@ -286,8 +234,7 @@ class CudaBackend final : public Backend {
   DeviceModel model_;
   DeviceBuffer<std::byte> slots_, pages_;
   Workspace workspace_;
-  PinnedBuffer<int> host_rows_;
-  DeviceBuffer<int> device_rows_;
+  StepDescription description_;
   PinnedBuffer<int> host_faults_;
   PinnedBuffer<float> host_logits_;
   std::map<std::array<int, 3>, Graph> graphs_;  // rows, rows of logits, blocks scored
@@ -319,8 +266,8 @@ std::vector<StemTime> end_profile(Backend& backend) {
 }
 
 double measure_copy_gb_per_s(Backend& backend) {
-  constexpr std::size_t kBytes = std::size_t{1} << 30;
-  constexpr int kCopies = 4, kRounds = 5;
+  constexpr std::size_t kBytes = std::size_t{1} << 28;  // several times the L2
+  constexpr int kCopies = 16, kRounds = 5;
   const Stream& stream = cuda_backend(backend).stream();
   DeviceBuffer<std::byte> from(kBytes, "bandwidth measurement"), to(kBytes, "bandwidth measurement");
   Profiler clock;
