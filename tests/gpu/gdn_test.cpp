@@ -337,6 +337,35 @@ TEST_P(Gdn, saves_hold_the_state_after_their_row_and_other_slots_are_left_alone)
   }
 }
 
+// Every bf16 through the convolution: pieces of eight take another way to the silu than single channels do.
+TEST(gdn, convolution_has_the_same_bits_in_pieces_and_by_channel) {
+  Stream stream;
+  constexpr int kAll = 1 << 16;
+  std::vector<bf16> every(kAll);
+  for (int i = 0; i < kAll; ++i) every[i] = bf16{static_cast<std::uint16_t>(i)};
+  const auto projected = to_device(every, stream);
+  const DeviceBuffer<std::byte> window(3 * kAll * sizeof(bf16), "window");
+  const auto zero = to_device(std::vector<int>{0, 1}, stream);
+  const auto convolve = [&](int channels) {
+    std::vector<float> taps(4 * static_cast<std::size_t>(channels), 0.0f);
+    std::fill(taps.end() - channels, taps.end(), 1.0f);
+    const auto weights = to_device(taps, stream);
+    auto out = to_device(std::vector<bf16>(kAll), stream);
+    StepRows r;
+    r.T = r.B = r.num_slots = 1, r.slot_bytes = window.bytes(), r.slots = const_cast<std::byte*>(window.data());
+    r.sequence = zero.data(), r.first_row = zero.data(), r.slot = zero.data();
+    GdnShape s{};
+    s.W = 4, s.conv = channels, s.row = kAll;
+    GdnBuffers b{};
+    b.projected = projected.data(), b.conv = out.data();
+    gdn_conv(s, {.conv = weights.data(), .neg_exp_a = nullptr, .dt_bias = nullptr, .norm = nullptr}, b, r, stream);
+    auto values = to_host(out, stream);
+    values.resize(kAll - 1);
+    return values;
+  };
+  EXPECT_EQ(convolve(kAll), convolve(kAll - 1));
+}
+
 INSTANTIATE_TEST_SUITE_P(shapes, Gdn,
                          ::testing::Values(Case{2, 6, 128, 128, 4, false}, Case{1, 2, 32, 48, 4, true}, Case{2, 2, 200, 48, 4, false},
                                            Case{1, 3, 128, 48, 3, false}, Case{1, 3, 7, 10, 4, true}, Case{2, 4, 64, 128, 2, false},

@@ -119,6 +119,23 @@ TEST_P(HyperConnections, mean_equals_a_host_loop) {
     }
 }
 
+// Every bf16 as a gate: pieces of eight take another way to the sigmoid than single elements do.
+TEST(hyper_connections, mean_has_the_same_bits_in_pieces_and_by_element) {
+  Stream stream;
+  constexpr int kAll = 1 << 16;
+  std::vector<bf16> every(kAll);
+  for (int i = 0; i < kAll; ++i) every[i] = bf16{static_cast<std::uint16_t>(i)};
+  const auto gate = to_device(every, stream), ones = to_device(std::vector<bf16>(kAll, to_bf16(1.0f)), stream);
+  const auto mean = [&](int D) {
+    auto x = to_device(std::vector<bf16>(kAll), stream);
+    hc_mean({1, D, 1, 0.0f}, 1, gate.data(), ones.data(), x.data(), stream);
+    auto values = to_host(x, stream);
+    values.resize(kAll - 1);
+    return values;
+  };
+  EXPECT_EQ(mean(kAll), mean(kAll - 1));
+}
+
 INSTANTIATE_TEST_SUITE_P(shapes, HyperConnections,
                          ::testing::Values(Case{1, 4, 16}, Case{3, 3, 30}, Case{20, 4, 2560}, Case{5, 2, 4100}, Case{17, 5, 264},
                                            Case{2, 2, 4112}),

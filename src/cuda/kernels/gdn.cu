@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "cuda/kernels/device_math.cuh"
 #include "cuda/kernels/gdn_state.cuh"
+#include "cuda/kernels/pieces.cuh"
 #include "cuda/runtime/launch.cuh"
 
 namespace tetrad::cuda {
@@ -28,11 +29,6 @@ __global__ void gdn_conv_kernel(const GdnShape s, const float* taps, const bf16*
     sum += taps[static_cast<std::size_t>(j) * s.conv + ch] * to_f32(p);
   }
   out[static_cast<std::size_t>(t) * s.conv + ch] = to_b16(silu_f32(round_b16(sum)));
-}
-
-__device__ __forceinline__ float element_of(const uint4& v, int i) {
-  const unsigned word = i / 2 == 0 ? v.x : i / 2 == 1 ? v.y : i / 2 == 2 ? v.z : v.w;
-  return __uint_as_float(i % 2 == 0 ? word << 16 : word & 0xffff0000u);
 }
 
 // The same for a window of kConvWidth - 1 rows and channels in pieces of eight: a thread walks kConvRows rows with the window in registers.
@@ -73,17 +69,17 @@ __global__ void __launch_bounds__(kThreads)
                                 : *reinterpret_cast<const uint4*>(window + static_cast<std::size_t>(source + kHistory) * s.conv + ch);
         }
       }
-      unsigned words[4];
+      Eight sum = {};
 #pragma unroll
-      for (int e = 0; e < 8; ++e) {
-        float sum = 0.0f;
+      for (int h = 0; h < kConvWidth; ++h) {
+        const Eight x = expand(h < kHistory ? past[h] : ahead[i]);
 #pragma unroll
-        for (int h = 0; h < kHistory; ++h) sum += taps[h][e] * element_of(past[h], e);
-        sum += taps[kHistory][e] * element_of(ahead[i], e);
-        const unsigned bits = to_b16(silu_f32(round_b16(sum))).bits;
-        words[e / 2] = e % 2 == 0 ? bits : words[e / 2] | bits << 16;
+        for (int e = 0; e < 8; ++e) sum.x[e] += taps[h][e] * x.x[e];
       }
-      *reinterpret_cast<uint4*>(out + static_cast<std::size_t>(t) * s.conv + ch) = {words[0], words[1], words[2], words[3]};
+#pragma unroll
+      for (int e = 0; e < 8; ++e) sum.x[e] = round_b16(sum.x[e]);
+      silu_all(sum.x);
+      *reinterpret_cast<uint4*>(out + static_cast<std::size_t>(t) * s.conv + ch) = round_eight(sum);
 #pragma unroll
       for (int h = 1; h < kHistory; ++h) past[h - 1] = past[h];
       past[kHistory - 1] = ahead[i];
@@ -145,15 +141,25 @@ __global__ void __launch_bounds__(kThreads)
     gdn_gated_norm_kernel(const GdnShape s, const float* weight, const bf16* projected, bf16* core, int T) {
   wait_for_previous();
   const int lane = threadIdx.x % 32, first = (blockIdx.x * (kThreads / 32) + threadIdx.x / 32) * kNormHeads;
-  const bf16* z[kNormHeads];
-  float4 o[kNormHeads], gate[kNormHeads];
+  const auto z_of = [&](int unit) { return projected + static_cast<std::size_t>(unit / s.HV) * s.row + s.z + unit % s.HV * s.V; };
+  const auto weights = [&](int e) {
+    const auto element = [&](int j) { return e + j < s.V ? weight[e + j] : 0.0f; };
+    return float4{element(0), element(1), element(2), element(3)};
+  };
+  float4 o[kNormHeads];
+  float gate[4 * kNormHeads];
 #pragma unroll
   for (int i = 0; i < kNormHeads; ++i) {
     const int unit = min(first + i, T * s.HV - 1);
-    z[i] = projected + static_cast<std::size_t>(unit / s.HV) * s.row + s.z + unit % s.HV * s.V;
     o[i] = load_four(core + static_cast<std::size_t>(unit) * s.V, 4 * lane, s.V);
-    gate[i] = load_four(z[i], 4 * lane, s.V);
+    const float4 z = load_four(z_of(unit), 4 * lane, s.V);
+    gate[4 * i] = z.x, gate[4 * i + 1] = z.y, gate[4 * i + 2] = z.z, gate[4 * i + 3] = z.w;
   }
+  const float4 first_weights = weights(4 * lane);
+  if (s.sigmoid_gate)
+    sigmoid_all(gate);
+  else
+    silu_all(gate);
 #pragma unroll
   for (int i = 0; i < kNormHeads; ++i) {
     if (first + i >= T * s.HV) break;
@@ -161,15 +167,18 @@ __global__ void __launch_bounds__(kThreads)
     float sum = add_squares(0.0f, o[i]);
     for (int e = 4 * lane + 128; e < s.V; e += 128) sum = add_squares(sum, load_four(row, e, s.V));
     const float inverse = inverse_rms(sum, s.V, s.eps);
-    const auto write = [&](int e, const float4& x, const float4& g) {
-      const auto element = [&](int j, float value, float gate_value) {
-        return e + j < s.V ? gated_output(value, inverse, weight[e + j], gate_value, s.sigmoid_gate) : bf16{0};
-      };
-      const bf16 y[4] = {element(0, x.x, g.x), element(1, x.y, g.y), element(2, x.z, g.z), element(3, x.w, g.w)};
+    const auto write = [&](int e, const float4& x, const float4& w, const float* g) {
+      const bf16 y[4] = {gated_output(x.x, inverse, w.x, g[0]), gated_output(x.y, inverse, w.y, g[1]),
+                         gated_output(x.z, inverse, w.z, g[2]), gated_output(x.w, inverse, w.w, g[3])};
       store_four(row, e, s.V, y);
     };
-    write(4 * lane, o[i], gate[i]);
-    for (int e = 4 * lane + 128; e < s.V; e += 128) write(e, load_four(row, e, s.V), load_four(z[i], e, s.V));
+    write(4 * lane, o[i], first_weights, gate + 4 * i);
+    for (int e = 4 * lane + 128; e < s.V; e += 128) {
+      const float4 z = load_four(z_of(first + i), e, s.V);
+      const float g[4] = {gate_f32(z.x, s.sigmoid_gate), gate_f32(z.y, s.sigmoid_gate), gate_f32(z.z, s.sigmoid_gate),
+                          gate_f32(z.w, s.sigmoid_gate)};
+      write(e, load_four(row, e, s.V), weights(e), g);
+    }
   }
 }
 

@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kThreads, 1) gdn_recurrence_kernel(const GdnSh
   const bool owns = unit < s.HV / s.HK * warps_of_head(s);
   const int hv = owns ? hk * (s.HV / s.HK) + unit / warps_of_head(s) : 0;
   const int warp_column = unit % warps_of_head(s) * kWarpColumns, column = warp_column + lane % 2 * 2, columns = owns ? s.V - column : 0;
-  const int first = r.first_row[b], end = r.first_row[b + 1];
+  const int first = uniform(r.first_row[b]), end = uniform(r.first_row[b + 1]);
 
   // --- State ---
   const std::size_t place = static_cast<std::size_t>(hv) * s.K * s.V + column;
@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(kThreads, 1) gdn_recurrence_kernel(const GdnSh
   place_batch(tokens[0]);
   int half = 0;
   for (int t0 = first; t0 < end; t0 += kBatch, half ^= 1) {
-    const bool any_saves = __syncthreads_or(saves);  // this batch is in shared memory, and the other half has been read
+    const bool any_saves = uniform(__syncthreads_or(saves)) != 0;  // this batch is in shared memory, and the other half has been read
     const Token* batch = tokens[half];
     if (t0 + kBatch < end) fetch(t0 + kBatch);
     if (t0 + kBatch <= end && !any_saves) {

@@ -60,6 +60,10 @@ __device__ __forceinline__ int opaque(int size) {
   return size;
 }
 
+// The same value in a uniform register: where a loop's bounds are not in one, the compiler takes its shuffles to be divergent and lets them
+// take turns at one register.
+__device__ __forceinline__ int uniform(int same_in_warp) { return __reduce_max_sync(0xffffffffu, same_in_warp); }
+
 // Rows 64j + 4g + i of S at [4j + i], kColumns neighbouring columns of them.
 template <int kPieces, int kColumns>
 struct GdnState {
@@ -109,8 +113,8 @@ __device__ __forceinline__ float inverse_rms(float lane_squares, int count, floa
 }
 __device__ __forceinline__ float gdn_beta(float b) { return round_b16(sigmoid_f32(b)); }
 __device__ __forceinline__ float gdn_decay(float neg_exp_a, float a, float dt_bias) { return expf(neg_exp_a * softplus_f32(a + dt_bias)); }
-__device__ __forceinline__ bf16 gated_output(float o, float inverse, float weight, float z, bool sigmoid_gate) {
-  const float gate = sigmoid_gate ? sigmoid_f32(z) : silu_f32(z);
+__device__ __forceinline__ float gate_f32(float z, bool sigmoid_gate) { return sigmoid_gate ? sigmoid_f32(z) : silu_f32(z); }
+__device__ __forceinline__ bf16 gated_output(float o, float inverse, float weight, float gate) {
   return to_b16(round_b16(weight * round_b16(o * inverse)) * gate);
 }
 

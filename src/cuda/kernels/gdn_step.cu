@@ -7,133 +7,153 @@
 namespace tetrad::cuda {
 namespace {
 
-constexpr int kThreads = 512, kMostKeys = 128, kMostColumns = 128, kMostWidth = 4;
-static_assert(2 * kMostKeys + kMostColumns <= kThreads);  // a thread per channel
+constexpr int kThreads = 256, kMostKeys = 128, kMostColumns = 128, kMostWidth = 4, kHistory = kMostWidth - 1;
+constexpr int kLaneColumns = 8, kWarpColumns = 2 * kLaneColumns;
+constexpr int kMostChannels = 2 * kMostKeys + kMostColumns;
+static_assert(kThreads / 32 * kWarpColumns == kMostColumns && kMostColumns <= kThreads);
 
-// A block owns a value head of a sequence: S in registers, four columns to a lane, a channel of q, k or v to a thread. State and weights
-// are fetched before the wait: nothing in the step before this kernel writes this layer's state. The window's channels of a key head are
-// read by all value heads that share it; the last to have read them moves them on.
-template <int kPieces>
+// A block owns a value head of a sequence: S in registers, eight columns to a lane. State, window and weights are fetched before the wait:
+// nothing in the step before this kernel writes this layer's state. The window's channels of a key head are read by all value heads that
+// share it; the last to have read them moves them on. kK and kV: K and V where they are known, else 0.
+template <int kPieces, int kK, int kV>
 __global__ void __launch_bounds__(kThreads, 2)
     gdn_step_kernel(const GdnShape s, const GdnWeightsView w, const GdnBuffers buffers, const StepRows r) {
-  constexpr int kRows = 4 * kPieces, kKeys = kPieceRows * kPieces, kHistory = kMostWidth - 1;
-  struct Row {
-    float query[kKeys], key[kKeys], v[kMostColumns], o[kMostColumns], z[kMostColumns];
+  constexpr int kRows = 4 * kPieces, kKeys = kPieceRows * kPieces;
+  struct Memory {
+    float query[kKeys], key[kKeys], v[kMostColumns], o[kMostColumns], gate[kMostColumns];
     float decay, beta;
-    float taps[kMostWidth][kThreads], norm[kMostColumns];  // what a thread keeps for itself
-    std::uint16_t past[kHistory][kThreads];                // the last rows of its channel, newest last
+    float taps[kMostWidth][kMostChannels], norm[kMostColumns];  // what a thread keeps for itself
+    std::uint16_t past[kHistory][kMostChannels];                // bits of the last rows of its channels, newest last
   };
-  __shared__ __align__(16) Row shared;
+  __shared__ __align__(16) Memory shared;
+  const int K = kK > 0 ? kK : s.K, V = kV > 0 ? kV : s.V;
   const int hv = blockIdx.x, b = blockIdx.y, ratio = s.HV / s.HK, hk = hv / ratio, lane = threadIdx.x % 32, g = lane / 2;
-  const int first = r.first_row[b], end = r.first_row[b + 1];
+  const int first = uniform(r.first_row[b]), end = uniform(r.first_row[b + 1]);
   std::byte* slot = slot_memory(r, r.slot[b]);
 
-  // --- State ---
-  const int column = (threadIdx.x / 32 * 2 + lane % 2) * 4;
-  const bool real = column < s.V;
-  const std::size_t place = static_cast<std::size_t>(hv) * s.K * s.V + column;
-  GdnState<kPieces, 4> S;
-  const auto each_row = [&](auto visit) {
-    const int V = opaque(s.V), rows = real ? opaque(s.K) : 0, row0 = opaque(4 * g);
+  // --- State: two times four columns ---
+  const int warp_column = threadIdx.x / 32 * kWarpColumns, column = warp_column + lane % 2 * 4;
+  GdnState<kPieces, kLaneColumns> S;
+  const auto each_four = [&](std::byte* of_slot, auto visit) {
+    auto* memory = reinterpret_cast<float*>(of_slot + s.state_offset) + static_cast<std::size_t>(hv) * K * V + column;
+    const int row0 = opaque(4 * g);
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const int row = row0 + i / 4 * kPieceRows + i % 4;
-      visit(row < rows, row * V, S.S[i]);
+#pragma unroll
+      for (int c = 0; c < kLaneColumns; c += 4) {
+        const bool real = (kV > 0 || column + 2 * c < V) && (kK > 0 || row < K);
+        visit(real, reinterpret_cast<float4*>(memory + row * V + 2 * c), S.S[i][c], S.S[i][c + 1], S.S[i][c + 2], S.S[i][c + 3]);
+      }
     }
   };
   const auto store = [&](std::byte* to_slot) {
-    float* to = reinterpret_cast<float*>(to_slot + s.state_offset) + place;
-    each_row([&](bool valid, int at, const float(&x)[4]) {
-      if (valid) *reinterpret_cast<float4*>(to + at) = {x[0], x[1], x[2], x[3]};
+    each_four(to_slot, [](bool real, float4* to, float x0, float x1, float x2, float x3) {
+      if (real) *to = {x0, x1, x2, x3};
     });
   };
-  const float* state = reinterpret_cast<const float*>(slot + s.state_offset) + place;
-  each_row([&](bool valid, int at, float(&x)[4]) {
-    const float4 four = valid ? *reinterpret_cast<const float4*>(state + at) : float4{};
-    x[0] = four.x, x[1] = four.y, x[2] = four.z, x[3] = four.w;
+  each_four(slot, [](bool real, const float4* from, float& x0, float& x1, float& x2, float& x3) {
+    const float4 four = real ? *from : float4{};
+    x0 = four.x, x1 = four.y, x2 = four.z, x3 = four.w;
   });
 
-  // --- The thread's channel: q, k of the key head, v of this head ---
-  const int i = threadIdx.x, history = s.W - 1;
-  const bool has_channel = i < 2 * s.K + s.V, is_key = i < 2 * s.K;
-  const int channel = i < s.K ? hk * s.K + i : is_key ? (s.HK + hk) * s.K + i - s.K : 2 * s.HK * s.K + hv * s.V + i - 2 * s.K;
-  float* conv_out = i < s.K ? shared.query + i : is_key ? shared.key + i - s.K : shared.v + i - 2 * s.K;
+  // --- Channels: q, k of the key head, v of this head ---
+  const int channels = 2 * K + V, history = s.W - 1;
+  const auto each_channel = [&](auto visit) {
 #pragma unroll
-  for (int j = 0; j < kMostWidth; ++j)
-    if (has_channel && j >= kMostWidth - s.W)
-      shared.taps[j][i] = w.conv[static_cast<std::size_t>(j - (kMostWidth - s.W)) * s.conv + channel];
-  const auto window_row = [&](std::byte* of_slot, int j) {  // of past[j], where the window has it
+    for (int pass = 0; pass < (kMostChannels + kThreads - 1) / kThreads; ++pass) {
+      const int i = pass * kThreads + threadIdx.x;
+      if (i < channels) visit(i, i < K ? hk * K + i : i < 2 * K ? (s.HK + hk) * K + i - K : 2 * s.HK * K + hv * V + i - 2 * K);
+    }
+  };
+  const auto window_row = [&](std::byte* of_slot, int j, int channel) {  // of past[j], where the window has it
     return reinterpret_cast<std::uint16_t*>(of_slot + s.conv_offset) + static_cast<std::size_t>(j - (kHistory - history)) * s.conv +
            channel;
   };
-#pragma unroll
-  for (int j = 0; j < kHistory; ++j)
-    if (has_channel && j >= kHistory - history) shared.past[j][i] = *window_row(slot, j);
   const auto write_window = [&](std::byte* to_slot, bool keys) {
-    if (!has_channel || (is_key && !keys)) return;
+    each_channel([&](int i, int channel) {
+#pragma unroll
+      for (int j = 0; j < kHistory; ++j)
+        if (j >= kHistory - history && (keys || i >= 2 * K)) *window_row(to_slot, j, channel) = shared.past[j][i];
+    });
+  };
+  each_channel([&](int i, int channel) {
+    float taps[kMostWidth];
+    std::uint16_t past[kHistory];
+#pragma unroll
+    for (int j = 0; j < kMostWidth; ++j)
+      if (j >= kHistory - history) taps[j] = w.conv[static_cast<std::size_t>(j - (kHistory - history)) * s.conv + channel];
 #pragma unroll
     for (int j = 0; j < kHistory; ++j)
-      if (j >= kHistory - history) *window_row(to_slot, j) = shared.past[j][i];
-  };
-  if (i < s.V) shared.norm[i] = w.norm[i];
-  for (int pad = s.K + i; pad < kKeys; pad += kThreads) shared.query[pad] = 0.0f, shared.key[pad] = 0.0f;
-  for (int pad = s.V + i; pad < kMostColumns; pad += kThreads) shared.v[pad] = 0.0f, shared.o[pad] = 0.0f;
+      if (j >= kHistory - history) past[j] = *window_row(slot, j, channel);
+#pragma unroll
+    for (int j = 0; j < kMostWidth; ++j)
+      if (j >= kHistory - history) shared.taps[j][i] = taps[j];
+#pragma unroll
+    for (int j = 0; j < kHistory; ++j)
+      if (j >= kHistory - history) shared.past[j][i] = past[j];
+  });
+  const int i = threadIdx.x;
+  if (i < V) shared.norm[i] = w.norm[i];
+  for (int pad = K + i; pad < kKeys; pad += kThreads) shared.query[pad] = 0.0f, shared.key[pad] = 0.0f;
+  for (int pad = V + i; pad < kMostColumns; pad += kThreads) shared.v[pad] = 0.0f, shared.o[pad] = 0.0f;
   unsigned arrived = 0;  // of the heads that share the key head, those that have read its window before this one
   wait_for_previous();
 
   for (int t = first; t < end; ++t) {
     // --- Convolution and gates ---
     const bf16* row = buffers.projected + static_cast<std::size_t>(t) * s.row;
-    if (i < s.V) shared.z[i] = to_f32(row[s.z + hv * s.V + i]);
-    if (has_channel) {
+    if (i < V) shared.gate[i] = gate_f32(to_f32(row[s.z + hv * V + i]), s.sigmoid_gate);
+    if (i == kThreads - 1) {
+      shared.decay = gdn_decay(w.neg_exp_a[hv], to_f32(row[s.a + hv]), w.dt_bias[hv]);
+      shared.beta = gdn_beta(to_f32(row[s.b + hv]));
+    }
+    each_channel([&](int c, int channel) {
       const std::uint16_t newest = row[channel].bits;
       float sum = 0.0f;
 #pragma unroll
       for (int j = 0; j < kHistory; ++j)
-        if (j >= kHistory - history) sum += shared.taps[j][i] * to_f32(bf16{shared.past[j][i]});
-      sum += shared.taps[kHistory][i] * to_f32(bf16{newest});
-      *conv_out = round_b16(silu_f32(round_b16(sum)));
+        if (j >= kHistory - history) sum += shared.taps[j][c] * to_f32(bf16{shared.past[j][c]});
+      sum += shared.taps[kHistory][c] * to_f32(bf16{newest});
+      *(c < K ? shared.query + c : c < 2 * K ? shared.key + c - K : shared.v + c - 2 * K) = round_b16(silu_f32(round_b16(sum)));
 #pragma unroll
-      for (int j = 1; j < kHistory; ++j) shared.past[j - 1][i] = shared.past[j][i];
-      shared.past[kHistory - 1][i] = newest;
-    } else if (i == kThreads - 1) {
-      shared.decay = gdn_decay(w.neg_exp_a[hv], to_f32(row[s.a + hv]), w.dt_bias[hv]);
-      shared.beta = gdn_beta(to_f32(row[s.b + hv]));
-    }
+      for (int j = 1; j < kHistory; ++j) shared.past[j - 1][c] = shared.past[j][c];
+      shared.past[kHistory - 1][c] = newest;
+    });
     __syncthreads();  // the row's q, k, v and gates are in shared memory, and the last row's o has been read
+    if (t == first && i == 0) arrived = atomicInc(buffers.arrivals + b * s.HK + hk, ratio - 1u);
 
     // --- Unit vectors ---
-    if (t == first && i == 0) arrived = atomicInc(buffers.arrivals + b * s.HK + hk, ratio - 1u);
     float query_squares = 0.0f, key_squares = 0.0f;
     if (4 * lane < kKeys) {
       query_squares = add_squares(0.0f, reinterpret_cast<const float4*>(shared.query)[lane]);
       key_squares = add_squares(0.0f, reinterpret_cast<const float4*>(shared.key)[lane]);
     }
-    const float of_query = query_scale(query_squares, s.K), of_key = key_scale(key_squares);
-    float k[kRows], q[kRows];
+    const float of_query = query_scale(query_squares, K), of_key = key_scale(key_squares);
+    const auto take = [&](const float* vector, float scale, float(&x)[kRows]) {
 #pragma unroll
-    for (int j = 0; j < kRows; ++j) {
-      const int at = j / 4 * kPieceRows + 4 * g + j % 4;
-      k[j] = of_key * shared.key[at];
-      q[j] = of_query * shared.query[at];
-    }
+      for (int j = 0; j < kPieces; ++j) {
+        const float4 four = reinterpret_cast<const float4*>(vector)[j * kRowLanes + g];
+        x[4 * j] = scale * four.x, x[4 * j + 1] = scale * four.y, x[4 * j + 2] = scale * four.z, x[4 * j + 3] = scale * four.w;
+      }
+    };
 
     // --- r = k^T S;  u = beta (v - decay r);  S <- decay S + k u;  o = q^T S ---
-    float sum[4], u[4];
-    const int mine = column + value_of_lane<4>(lane);
+    const int value = value_of_lane<kLaneColumns>(lane), mine = column + value + value / 4 * 4;  // the second four lie eight further
+    float k[kRows], q[kRows], sum[kLaneColumns], u[kLaneColumns];
+    take(shared.key, of_key, k);
     S.recall(k, sum);
-    const float recalled = sum_row_lanes<4>(sum, lane);
-    spread_row_lanes<4>(gdn_correction(shared.beta, real ? shared.v[mine] : 0.0f, shared.decay, recalled), u, lane);
+    spread_row_lanes(gdn_correction(shared.beta, shared.v[mine], shared.decay, sum_row_lanes(sum, lane)), u, lane);
+    take(shared.query, of_query, q);
     S.update(k, q, shared.decay, u, sum);
-    const float o = sum_row_lanes<4>(sum, lane);
-    if (real && g < 4) shared.o[mine] = round_b16(o);
+    const float o = sum_row_lanes(sum, lane);
+    if (mine < V && g < kLaneColumns) shared.o[mine] = round_b16(o);
     __syncthreads();  // the row's o is in shared memory, and its q, k, v have been read
 
     // --- Gated norm ---
-    const float inverse = inverse_rms(add_squares(0.0f, reinterpret_cast<const float4*>(shared.o)[lane]), s.V, s.eps);
-    if (i < s.V)
-      buffers.core[(static_cast<std::size_t>(t) * s.HV + hv) * s.V + i] =
-          gated_output(shared.o[i], inverse, shared.norm[i], shared.z[i], s.sigmoid_gate);
+    const float inverse = inverse_rms(add_squares(0.0f, reinterpret_cast<const float4*>(shared.o)[lane]), V, s.eps);
+    if (i < V)
+      buffers.core[(static_cast<std::size_t>(t) * s.HV + hv) * V + i] = gated_output(shared.o[i], inverse, shared.norm[i], shared.gate[i]);
 
     if (r.save_slot[t] >= 0) {
       std::byte* saved = slot_memory(r, r.save_slot[t]);
@@ -153,9 +173,12 @@ bool takes_gdn_step(const GdnShape& s, const StepRows& r) {
 
 void gdn_step(const GdnShape& s, const GdnWeightsView& w, const GdnBuffers& b, const StepRows& r, const Stream& stream) {
   TETRAD_CHECK(takes_gdn_step(s, r), "gdn_step: K {}, V {}, W {}, {} rows of {} sequences", s.K, s.V, s.W, r.T, r.B);
-  const LaunchShape shape{dim3(static_cast<unsigned>(s.HV), static_cast<unsigned>(r.B)), dim3(kThreads)};
-  if (s.K <= kPieceRows) return launch("gdn_step", gdn_step_kernel<1>, shape, stream, s, w, b, r);
-  launch("gdn_step", gdn_step_kernel<2>, shape, stream, s, w, b, r);
+  const auto start = [&](auto kernel) {
+    launch("gdn_step", kernel, {dim3(static_cast<unsigned>(s.HV), static_cast<unsigned>(r.B)), dim3(kThreads)}, stream, s, w, b, r);
+  };
+  if (s.K == 128 && s.V == 128) return start(gdn_step_kernel<2, 128, 128>);
+  if (s.K <= kPieceRows) return start(gdn_step_kernel<1, 0, 0>);
+  start(gdn_step_kernel<2, 0, 0>);
 }
 
 }  // namespace tetrad::cuda

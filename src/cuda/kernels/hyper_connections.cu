@@ -1,6 +1,6 @@
 #include "cuda/kernels/hyper_connections.h"
 
-#include "cuda/kernels/device_math.cuh"
+#include "cuda/kernels/pieces.cuh"
 #include "cuda/runtime/launch.cuh"
 
 namespace tetrad::cuda {
@@ -9,24 +9,6 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kPieces = 2;   // of eight elements, that a thread of a norm keeps: D up to 4096
 constexpr int kStreams = 4;  // whose loads are under way together
-
-struct Eight {
-  float x[8];
-};
-__device__ __forceinline__ Eight expand(const uint4& v) {
-  const unsigned words[4] = {v.x, v.y, v.z, v.w};
-  Eight e;
-#pragma unroll
-  for (int i = 0; i < 8; ++i) e.x[i] = __uint_as_float(i % 2 == 0 ? words[i / 2] << 16 : words[i / 2] & 0xffff0000u);
-  return e;
-}
-__device__ __forceinline__ uint4 round_eight(const Eight& e) {
-  unsigned words[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) words[i] = to_b16(e.x[2 * i]).bits | static_cast<unsigned>(to_b16(e.x[2 * i + 1]).bits) << 16;
-  return {words[0], words[1], words[2], words[3]};
-}
-__device__ __forceinline__ uint4 piece(const bf16* row, int p) { return reinterpret_cast<const uint4*>(row)[p]; }
 
 __global__ void __launch_bounds__(kThreads) norm_rows_kernel(const NormRowsArgs a) {
   wait_for_previous();
@@ -134,10 +116,11 @@ __global__ void __launch_bounds__(kThreads) hc_mean_pieces_kernel(const HcShape 
   Eight sum = {};
 #pragma unroll kStreams
   for (int h = 0; h < s.HC; ++h) {
-    const Eight g = expand(piece(gate + row + static_cast<std::size_t>(h) * s.D, p));
+    Eight g = expand(piece(gate + row + static_cast<std::size_t>(h) * s.D, p));
     const Eight n = expand(piece(normed + row + static_cast<std::size_t>(h) * s.D, p));
+    sigmoid_all(g.x);
 #pragma unroll
-    for (int e = 0; e < 8; ++e) sum.x[e] += round_b16(round_b16(sigmoid_f32(g.x[e])) * n.x[e]);
+    for (int e = 0; e < 8; ++e) sum.x[e] += round_b16(round_b16(g.x[e]) * n.x[e]);
   }
 #pragma unroll
   for (int e = 0; e < 8; ++e) sum.x[e] /= static_cast<float>(s.HC);
