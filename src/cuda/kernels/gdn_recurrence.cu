@@ -1,4 +1,6 @@
 // gdn_recurrence (contract in gdn.h): the rows of a step one after another, S in registers all the while.
+#include <type_traits>
+
 #include "base/error.h"
 #include "cuda/kernels/gdn.h"
 #include "cuda/kernels/gdn_state.cuh"
@@ -117,22 +119,56 @@ __global__ void __launch_bounds__(kThreads, 1) gdn_recurrence_kernel(const GdnSh
     (lane < 16 ? batch[lane_token].decay_beta[warp].x : batch[lane_token].decay_beta[warp].y) = gate;
   };
 
-  // --- One token: shares of o of the lane's two columns ---
-  const auto step = [&](const Token& token, float& o0, float& o1) {
-    float k[kRows], q[kRows], sum[2], u[2], o[2];
+  // --- One token. While its sum over the lanes is under way, the lane's shares of the o of the token before, `last`, are summed. Left to
+  // itself the compiler puts the shuffles side by side and waits; so two of them are made to depend on what is to be done meanwhile. ---
+  const int zero = r.T >> 31;  // which the compiler does not know
+  const auto after = [&](float x, float other) { return __int_as_float(__float_as_int(x) | (__float_as_int(other) & zero)); };
+  const auto take = [&](const float* vector, float(&x)[kRows]) {
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
-      const float4 key = reinterpret_cast<const float4*>(token.key)[i * kRowLanes + g];
-      const float4 query = reinterpret_cast<const float4*>(token.query)[i * kRowLanes + g];
-      k[4 * i] = key.x, k[4 * i + 1] = key.y, k[4 * i + 2] = key.z, k[4 * i + 3] = key.w;
-      q[4 * i] = query.x, q[4 * i + 1] = query.y, q[4 * i + 2] = query.z, q[4 * i + 3] = query.w;
+      const float4 four = reinterpret_cast<const float4*>(vector)[i * kRowLanes + g];
+      x[4 * i] = four.x, x[4 * i + 1] = four.y, x[4 * i + 2] = four.z, x[4 * i + 3] = four.w;
     }
-    const float2 gates = token.decay_beta[warp];
-    const float mine = reinterpret_cast<const float*>(&token.v[warp])[lane % 2 * 2 + value_of_lane<2>(lane)];
+  };
+  const auto step = [&]<bool kAfterAnother>(std::bool_constant<kAfterAnother>, const Token& token, const Token& last, float* last_o) {
+    float k[kRows], q[kRows], sum[2], decayed[kRows][2], o[2] = {};
+    const float2 gates = token.decay_beta[warp], v = reinterpret_cast<const float2*>(&token.v[warp])[lane % 2];
+    take(token.key, k);
     S.recall(k, sum);
-    spread_row_lanes<2>(gdn_correction(gates.y, mine, gates.x, sum_row_lanes(sum, lane)), u, lane);
-    S.update(k, q, gates.x, u, o);
-    o0 = o[0], o1 = o[1];
+    if (kAfterAnother) take(last.query, q);
+#pragma unroll
+    for (int level = 0; level < 4; ++level) {
+      float other[2];
+#pragma unroll
+      for (int c = 0; c < 2; ++c) other[c] = __shfl_xor_sync(0xffffffffu, sum[c], 2 << level);
+      if (kAfterAnother && (level == 1 || level == 2)) {
+#pragma unroll
+        for (int i = kRows / 2 * (level - 1); i < kRows / 2 * level; ++i)
+#pragma unroll
+          for (int c = 0; c < 2; ++c) o[c] = fmaf(q[i], S.S[i][c], o[c]);
+      }
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        sum[c] += other[c];
+        if (kAfterAnother && (level == 1 || level == 2)) sum[c] = after(sum[c], o[c]);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kRows; ++i)
+#pragma unroll
+      for (int c = 0; c < 2; ++c) decayed[i][c] = gates.x * S.S[i][c];
+    const float u[2] = {gdn_correction(gates.y, v.x, gates.x, sum[0]), gdn_correction(gates.y, v.y, gates.x, sum[1])};
+#pragma unroll
+    for (int i = 0; i < kRows; ++i)
+#pragma unroll
+      for (int c = 0; c < 2; ++c) S.S[i][c] = fmaf(k[i], u[c], decayed[i][c]);
+    if (kAfterAnother) last_o[0] = o[0], last_o[1] = o[1];
+  };
+  const auto read_out = [&](const Token& token, float* o) {
+    float q[kRows], sum[2];
+    take(token.query, q);
+    S.recall(q, sum);
+    o[0] = sum[0], o[1] = sum[1];
   };
   const auto write = [&](int t, int c, float o) {
     if (c < columns) buffers.core[(static_cast<std::size_t>(t) * s.HV + hv) * s.V + column + c] = to_b16(o);
@@ -149,8 +185,10 @@ __global__ void __launch_bounds__(kThreads, 1) gdn_recurrence_kernel(const GdnSh
 #pragma unroll 1
       for (int j0 = 0; j0 < kBatch; j0 += kSummed) {
         float o[2 * kSummed];
+        step(std::false_type(), batch[j0], batch[j0], o);
 #pragma unroll
-        for (int j = 0; j < kSummed; ++j) step(batch[j0 + j], o[2 * j], o[2 * j + 1]);
+        for (int j = 1; j < kSummed; ++j) step(std::true_type(), batch[j0 + j], batch[j0 + j - 1], o + 2 * (j - 1));
+        read_out(batch[j0 + kSummed - 1], o + 2 * (kSummed - 1));
         const float total = sum_row_lanes(o, lane);
         const int value = value_of_lane<2 * kSummed>(lane);
         if (g < 2 * kSummed) write(t0 + j0 + value / 2, value % 2, total);
@@ -158,7 +196,8 @@ __global__ void __launch_bounds__(kThreads, 1) gdn_recurrence_kernel(const GdnSh
     } else {
       for (int t = t0; t < min(end, t0 + kBatch); ++t) {
         float o[2];
-        step(batch[t - t0], o[0], o[1]);
+        step(std::false_type(), batch[t - t0], batch[t - t0], o);
+        read_out(batch[t - t0], o);
         const float total = sum_row_lanes(o, lane);
         if (g < 2) write(t, value_of_lane<2>(lane), total);
         if (r.save_slot[t] >= 0) store(reinterpret_cast<float*>(slot_memory(r, r.save_slot[t]) + s.state_offset) + place);

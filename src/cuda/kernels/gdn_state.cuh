@@ -80,18 +80,12 @@ struct GdnState {
       for (int c = 0; c < kColumns; ++c) sum[c] = fmaf(k[i], S[i][c], sum[c]);
   }
 
-  // S <- decay S + k u, and this lane's share of q^T S.
-  __device__ __forceinline__ void update(const float (&k)[kRows], const float (&q)[kRows], float decay, const float (&u)[kColumns],
-                                         float (&sum)[kColumns]) {
-#pragma unroll
-    for (int c = 0; c < kColumns; ++c) sum[c] = 0.0f;
+  // S <- decay S + k u
+  __device__ __forceinline__ void update(const float (&k)[kRows], float decay, const float (&u)[kColumns]) {
 #pragma unroll
     for (int i = 0; i < kRows; ++i)
 #pragma unroll
-      for (int c = 0; c < kColumns; ++c) {
-        S[i][c] = fmaf(k[i], u[c], decay * S[i][c]);
-        sum[c] = fmaf(q[i], S[i][c], sum[c]);
-      }
+      for (int c = 0; c < kColumns; ++c) S[i][c] = fmaf(k[i], u[c], decay * S[i][c]);
   }
 };
 

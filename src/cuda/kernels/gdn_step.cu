@@ -145,7 +145,8 @@ __global__ void __launch_bounds__(kThreads, 2)
     S.recall(k, sum);
     spread_row_lanes(gdn_correction(shared.beta, shared.v[mine], shared.decay, sum_row_lanes(sum, lane)), u, lane);
     take(shared.query, of_query, q);
-    S.update(k, q, shared.decay, u, sum);
+    S.update(k, shared.decay, u);
+    S.recall(q, sum);
     const float o = sum_row_lanes(sum, lane);
     if (mine < V && g < kLaneColumns) shared.o[mine] = round_b16(o);
     __syncthreads();  // the row's o is in shared memory, and its q, k, v have been read
