@@ -14,9 +14,9 @@
 //             first. Independent of T, of what shares the batch and of the kernel; one step is what T rows do one by one
 //   Hazards   the window is read by gdn_conv and moved on by gdn_move_window, a launch of its own. gdn_step fetches state and window of
 //             its layer before it waits for the kernels before it: none of the same step may write them
-//   Launch    recurrence: grid (HK * ceil(HV/HK * V / 48), B), 384 threads, 16 lanes for two columns of S; gdn_step: grid (HV, B), 256
-//             threads, for few rows per sequence
-//   Bytes     8*HV*K*V per sequence; the recurrence is bound by issue: 300 cycles a row for 48 heads of 128x128 on 132 multiprocessors
+//   Launch    recurrence: grid (HK * ceil(HV/HK * V / 48), B), 384 threads, sixteen lanes for two columns of S, tokens a batch ahead;
+//             gdn_step: grid (HV, B), 256 threads, for few rows per sequence
+//   Bytes     8*HV*K*V per sequence; the recurrence is bound by issue and the latency of a row's sum, not by bytes
 //   Oracle    cpu::gdn_layer
 //   Tests     gpu/gdn_test, gpu/backend_test; properties/state_test on the device; verify: gdn.core, gdn.normed
 #include "base/bf16.h"

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "cuda/kernels/gdn.h"
 #include "cuda/kernels/gdn_state.cuh"
+#include "cuda/kernels/pieces.cuh"
 #include "cuda/kernels/tensor_step.cuh"
 #include "cuda/runtime/launch.cuh"
 
@@ -17,6 +18,12 @@ constexpr int kWarps = 12, kThreads = 32 * kWarps, kWarpColumns = 4;
 // Warps of a key head: each owns kWarpColumns columns of one of its value heads, a lane two of them.
 __host__ __device__ int warps_of_head(const GdnShape& s) { return (s.V + kWarpColumns - 1) / kWarpColumns; }
 __host__ __device__ int blocks_of_key_head(const GdnShape& s) { return (s.HV / s.HK * warps_of_head(s) + kWarps - 1) / kWarps; }
+
+// Bits of four elements of a row that is not aligned, zero past `width`.
+__device__ __forceinline__ uint2 four_elements(const bf16* row, int width) {
+  const auto element = [&](int i) { return i < width ? static_cast<unsigned>(row[i].bits) : 0u; };
+  return {element(0) | element(1) << 16, element(2) | element(3) << 16};
+}
 
 // Tokens come in batches: while one is worked on, the next is on its way into registers and then into the other half of shared memory. o is
 // summed over the lanes for kSummed tokens at a time.
@@ -73,13 +80,14 @@ __global__ void __launch_bounds__(kThreads, 1) gdn_recurrence_kernel(const GdnSh
     source_head[i] += token * 2 * s.HK;
     rows_end[i] = real ? end - token : 0;
   }
+  const bool aligned_v = aligned && s.V % 4 == 0;
   const int lane_token = lane % 16, gates_end = owns && lane_token < kBatch ? end - lane_token : 0;
   const bf16* v_source = buffers.conv + static_cast<std::size_t>(lane_token) * s.conv + 2 * s.HK * s.K + hv * s.V + warp_column;
   const float* gate_source = (lane < 16 ? buffers.decay : buffers.beta) + static_cast<std::size_t>(lane_token) * s.HV + hv;
   uint4 raw[kLoads];
   float scale[kLoads], gate = 0.0f;
-  float4 v = {};
-  bool saves = false;
+  uint2 v = {0, 0};  // four bf16; like all that is fetched, not looked at before the batch in work is done
+  int save = -1;
   const auto fetch = [&](int t0) {
     const std::size_t t = t0;
 #pragma unroll
@@ -92,13 +100,13 @@ __global__ void __launch_bounds__(kThreads, 1) gdn_recurrence_kernel(const GdnSh
       raw[i] = aligned ? *reinterpret_cast<const uint4*>(from) : load_piece(from - element, element, s.K);
       scale[i] = buffers.unit_scales[t * 2 * s.HK + source_head[i]];
     }
-    saves = false;
+    save = -1;
     if (t0 >= gates_end) return;
     gate = gate_source[t * s.HV];
     if (lane < 16)
-      v = load_four(v_source + t * s.conv, 0, s.V - warp_column);
+      v = aligned_v ? *reinterpret_cast<const uint2*>(v_source + t * s.conv) : four_elements(v_source + t * s.conv, s.V - warp_column);
     else if (warp == 0)
-      saves = r.save_slot[t + lane_token] >= 0;
+      save = r.save_slot[t + lane_token];
   };
   const auto place_batch = [&](Token* batch) {
 #pragma unroll
@@ -107,15 +115,13 @@ __global__ void __launch_bounds__(kThreads, 1) gdn_recurrence_kernel(const GdnSh
       if (part >= kBatchParts) continue;
       Token& token = batch[part / (2 * kParts)];
       auto* to = reinterpret_cast<float4*>(part % (2 * kParts) < kParts ? token.query : token.key) + part % kParts * 2;
-      const auto low = [](unsigned word) { return __uint_as_float(word << 16); };
-      const auto high = [](unsigned word) { return __uint_as_float(word & 0xffff0000u); };
-      const uint4 x = raw[i];
+      const Eight x = expand(raw[i]);
       const float f = scale[i];
-      to[0] = {f * low(x.x), f * high(x.x), f * low(x.y), f * high(x.y)};
-      to[1] = {f * low(x.z), f * high(x.z), f * low(x.w), f * high(x.w)};
+      to[0] = {f * x.x[0], f * x.x[1], f * x.x[2], f * x.x[3]};
+      to[1] = {f * x.x[4], f * x.x[5], f * x.x[6], f * x.x[7]};
     }
     if (lane_token >= kBatch) return;
-    if (lane < 16) batch[lane_token].v[warp] = v;
+    if (lane < 16) batch[lane_token].v[warp] = {low_half(v.x), high_half(v.x), low_half(v.y), high_half(v.y)};
     (lane < 16 ? batch[lane_token].decay_beta[warp].x : batch[lane_token].decay_beta[warp].y) = gate;
   };
 
@@ -178,7 +184,7 @@ __global__ void __launch_bounds__(kThreads, 1) gdn_recurrence_kernel(const GdnSh
   place_batch(tokens[0]);
   int half = 0;
   for (int t0 = first; t0 < end; t0 += kBatch, half ^= 1) {
-    const bool any_saves = uniform(__syncthreads_or(saves)) != 0;  // this batch is in shared memory, and the other half has been read
+    const bool any_saves = uniform(__syncthreads_or(save >= 0)) != 0;  // this batch is in shared memory, and the other half has been read
     const Token* batch = tokens[half];
     if (t0 + kBatch < end) fetch(t0 + kBatch);
     if (t0 + kBatch <= end && !any_saves) {
