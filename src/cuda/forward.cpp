@@ -30,6 +30,7 @@ void hc_norm(const DeviceHc& w, const StepContext& step, bool inject) {
   const HcShape s = hc_shape(c);
   const int T = step.T(), width = c.streams_size();
   if (few_rows(step)) return hc_inject_norm(s, T, inject ? ws.inject : nullptr, ws.y, ws.streams, w.norm_scale, ws.normed, step.stream);
+  if (inject) return hc_inject_norm_rows(s, T, ws.inject, ws.y, ws.streams, w.norm_scale, ws.normed, step.stream);
   norm_rows({.T = T,
              .groups = c.hc_count,
              .D = c.hidden_size,
@@ -80,7 +81,7 @@ void hc_mix(const DeviceHc& w, const StepContext& step, bool pending, bool final
   hc_mix_normed(w, step, final);
 }
 
-// y into the streams; for few rows the next hc_norm does it, unless something else touches the streams before.
+// y into the streams; without a sink the next hc_norm does it, unless something else touches the streams before.
 void inject_now(const StepContext& step) {
   hc_inject(hc_shape(step.config), step.T(), step.ws.inject, step.ws.y, step.ws.streams, step.stream);
 }
@@ -104,19 +105,23 @@ void gdn_layer(const DeviceGdn& w, int layer, const StepContext& step) {
                    .conv_offset = step.slot_offset(StateKind::kGdnConv, layer),
                    .state_offset = step.slot_offset(StateKind::kGdnState, layer)};
   const GdnWeightsView weights{w.conv, w.neg_exp_a, w.dt_bias, w.norm};
-  const GdnBuffers b{ws.projected, ws.conv, ws.decay, ws.beta, ws.inverse_norms, ws.heads};
+  const GdnBuffers b{ws.projected, ws.conv, ws.decay, ws.beta, ws.unit_scales, ws.heads, ws.arrivals};
   linear(w.in, {.T = T, .x = ws.x, .ldx = c.hidden_size, .y = ws.projected, .ldy = s.row}, step.stream);
   step.tap(layer, "gdn.qkv_proj", ws.projected, {{T, conv}, s.row});
   step.tap(layer, "gdn.z_proj", ws.projected + s.z, {{T, HV * V}, s.row});
   step.tap(layer, "gdn.b_proj", ws.projected + s.b, {{T, HV}, s.row});
   step.tap(layer, "gdn.a_proj", ws.projected + s.a, {{T, HV}, s.row});
-  gdn_conv(s, weights, b, step.rows, step.stream);
-  gdn_move_window(s, b, step.rows, step.stream);
-  gdn_gates(s, weights, b, T, step.stream);
-  gdn_recurrence(s, b, step.rows, step.stream);
-  step.tap(layer, "gdn.core", ws.heads, {{static_cast<std::int64_t>(T) * HV, V}});
-  gdn_gated_norm(s, weights, b, T, step.stream);
-  step.tap(layer, "gdn.normed", ws.heads, {{static_cast<std::int64_t>(T) * HV, V}});
+  if (step.batch.taps == nullptr && takes_gdn_step(s, step.rows)) {
+    gdn_step(s, weights, b, step.rows, step.stream);
+  } else {
+    gdn_conv(s, weights, b, step.rows, step.stream);
+    gdn_move_window(s, b, step.rows, step.stream);
+    gdn_gates(s, weights, b, T, step.stream);
+    gdn_recurrence(s, b, step.rows, step.stream);
+    step.tap(layer, "gdn.core", ws.heads, {{static_cast<std::int64_t>(T) * HV, V}});
+    gdn_gated_norm(s, weights, b, T, step.stream);
+    step.tap(layer, "gdn.normed", ws.heads, {{static_cast<std::int64_t>(T) * HV, V}});
+  }
   linear(w.out, {.T = T, .x = ws.heads, .ldx = HV * V, .y = ws.y, .ldy = c.hidden_size}, step.stream);
 }
 
@@ -339,7 +344,7 @@ void forward(const DeviceModel& model, const StepContext& step, std::span<float>
     else
       qsa_layer(model, *w.qsa, layer, step);
     step.tap(layer, "attn.out", ws.y, {{T, D}});
-    pending = few_rows(step);
+    pending = step.batch.taps == nullptr;
     if (!pending) inject_now(step);
 
     hc_mix(w.mlp_hc, step, pending);

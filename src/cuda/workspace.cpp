@@ -64,7 +64,8 @@ void Workspace::place(const Config& c, int max_rows, std::byte* memory, std::siz
   take(conv, T * static_cast<std::size_t>(c.gdn_conv_dim()));
   take(decay, T * HV);
   take(beta, T * HV);
-  take(inverse_norms, T * 2 * static_cast<std::size_t>(c.gdn_key_heads));
+  take(unit_scales, T * 2 * static_cast<std::size_t>(c.gdn_key_heads));
+  take(arrivals, T * static_cast<std::size_t>(c.gdn_key_heads));
   take(rope_cos, T * static_cast<std::size_t>(c.rope.rotary_dim / 2));
   take(rope_sin, T * static_cast<std::size_t>(c.rope.rotary_dim / 2));
   const auto G = static_cast<std::size_t>(group_rows);

@@ -36,7 +36,8 @@ class Workspace {
   bf16 *inject, *inject_after;
   bf16 *x, *y, *normed, *low_logits, *low, *stream_gate, *projected, *heads, *conv;
   float* low_sums;  // [segments, kFewLinearRows, padded LR + HC]
-  float *decay, *beta, *inverse_norms, *rope_cos, *rope_sin;
+  float *decay, *beta, *unit_scales, *rope_cos, *rope_sin;
+  unsigned* arrivals;  // of gdn_step: [max_rows, HK], zero between steps
   float* block_scores;
   int *positions, *counts;
   QsaScratch attention;

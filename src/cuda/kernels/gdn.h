@@ -6,15 +6,19 @@
 //   Inputs    projected [T, row] bf16: q | k | v channels, z, b, a; conv [W, conv_dim] f32; neg_exp_a, dt_bias [HV] f32; norm [V] f32
 //   State     window: last W-1 rows of the channels, bf16; S [HV, K, V] f32, V fastest; read and written in the sequence's slot, and
 //             copied to save_slot[t] after row t. A slot out of range traps
-//   Output    conv_out [T, conv_dim] bf16; decay, beta [T, HV] f32, inverse norms [T, 2*HK] f32; core, then y [T, HV*V] bf16
+//   Output    conv_out [T, conv_dim] bf16; decay, beta [T, HV], unit_scales [T, 2*HK] f32, by which q and k are multiplied; core, then
+//             y [T, HV*V] bf16
 //   Rounding  conv sum and silu to bf16; q, k, S, r, u float32; beta, o, norm, product to bf16
-//   Order     taps ascending; K in four interleaved chains, each ascending, added in pairs: independent of T and of what shares the batch,
-//             and one step is what T rows do one by one
-//   Hazards   the window is read by gdn_conv and moved on by gdn_move_window, a launch of its own
-//   Launch    recurrence: grid (HV * V/128, B), 128 threads, a column of S in each one's registers
-//   Bytes     8*HV*K*V per sequence; latency-bound in T
+//   Order     taps ascending. Over K: sixteen shares, share g of rows 64j + 4g + i, j then i ascending, multiply-adds fused; shares add up
+//             in a tree, neighbours first. Squares: 32 shares, share l of elements 128j + 4l + i in that order, then a tree, far ones
+//             first. Independent of T, of what shares the batch and of the kernel; one step is what T rows do one by one
+//   Hazards   the window is read by gdn_conv and moved on by gdn_move_window, a launch of its own. gdn_step fetches state and window of
+//             its layer before it waits for the kernels before it: none of the same step may write them
+//   Launch    recurrence: grid (HK * ceil(HV/HK * V / 48), B), 384 threads, sixteen lanes for two columns of S, tokens a batch ahead;
+//             gdn_step: grid (HV, B), 256 threads, for few rows per sequence
+//   Bytes     8*HV*K*V per sequence; the recurrence is bound by issue and the latency of a row's sum, not by bytes
 //   Oracle    cpu::gdn_layer
-//   Tests     gpu/backend_test; properties/state_test on the device; verify: gdn.core, gdn.normed
+//   Tests     gpu/gdn_test, gpu/backend_test; properties/state_test on the device; verify: gdn.core, gdn.normed
 #include "base/bf16.h"
 #include "cuda/kernels/step_rows.h"
 #include "cuda/runtime/stream.h"
@@ -40,8 +44,9 @@ struct GdnBuffers {
   const bf16* projected;  // [T, row]
   bf16* conv;             // [T, conv_dim]
   float *decay, *beta;    // [T, HV]
-  float* inverse_norms;   // [T, 2*HK] of q, then of k
+  float* unit_scales;     // [T, 2*HK] of q, then of k
   bf16* core;             // [T, HV*V]
+  unsigned* arrivals;     // [B, HK] zero before and after each step
 };
 
 void gdn_conv(const GdnShape& s, const GdnWeightsView& w, const GdnBuffers& b, const StepRows& r, const Stream& stream);
@@ -49,6 +54,11 @@ void gdn_move_window(const GdnShape& s, const GdnBuffers& b, const StepRows& r, 
 void gdn_gates(const GdnShape& s, const GdnWeightsView& w, const GdnBuffers& b, int T, const Stream& stream);
 void gdn_recurrence(const GdnShape& s, const GdnBuffers& b, const StepRows& r, const Stream& stream);
 void gdn_gated_norm(const GdnShape& s, const GdnWeightsView& w, const GdnBuffers& b, int T, const Stream& stream);  // core in place
+
+// All of the above at once for steps of up to kGdnStepRows rows per sequence, of projected, window and state to y alone. The same bits.
+inline constexpr int kGdnStepRows = 4;
+bool takes_gdn_step(const GdnShape& s, const StepRows& r);
+void gdn_step(const GdnShape& s, const GdnWeightsView& w, const GdnBuffers& b, const StepRows& r, const Stream& stream);
 
 // The window of a causal convolution over rows of `width` channels: after row t of a sequence it holds rows t-history+1 .. t. Also of PLE.
 struct MoveWindowArgs {

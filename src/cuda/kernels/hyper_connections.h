@@ -7,10 +7,10 @@
 //   Rounding  bf16 after the norm, after / HC, after silu and sigmoid, each product of the mean, the mean, each product and sum of inject
 //   Order     sums of squares: 256 strided threads, then a fixed tree; streams ascending; independent of T
 //   NaN       passes through
-//   Launch    hc_norm grid (T, HC) of 256 threads; the others one thread per element
-//   Bytes     hc_norm and hc_mean 4*HC*D, hc_inject 4*HC*D + 2*D per row
+//   Launch    hc_norm grid (T, HC) of 256 threads; the others one thread per eight elements, or per element where D is no multiple of 8
+//   Bytes     hc_norm and hc_mean 4*HC*D, hc_inject 4*HC*D + 2*D, hc_inject_norm_rows 6*HC*D + 2*D per row
 //   Oracle    cpu::hc_mix, cpu::hc_inject
-//   Tests     gpu/backend_test; properties/state_test on the device; verify: attn.mixed, attn.inject, mlp.mixed
+//   Tests     gpu/hyper_connections_test, gpu/backend_test; properties/state_test on the device; verify: attn.mixed, attn.inject, mlp.mixed
 #include "base/bf16.h"
 #include "cuda/kernels/linear.h"
 #include "cuda/runtime/stream.h"
@@ -38,6 +38,9 @@ void norm_rows(const NormRowsArgs& a, const Stream& stream);
 void hc_activate(const HcShape& s, int T, const bf16* low_logits, int ld, bf16* low, int ld_low, bf16* inject, const Stream& stream);
 void hc_mean(const HcShape& s, int T, const bf16* gate_logits, const bf16* normed, bf16* x, const Stream& stream);
 void hc_inject(const HcShape& s, int T, const bf16* inject, const bf16* y, bf16* h, const Stream& stream);
+// hc_inject, then norm_rows of the streams, in one pass over them. The same bits.
+void hc_inject_norm_rows(const HcShape& s, int T, const bf16* inject, const bf16* y, bf16* h, const float* scale, bf16* normed,
+                         const Stream& stream);
 
 // The same for few rows (up to hc_few_rows, D a multiple of 16), in three launches instead of six: hc_inject_norm, hc_down,
 // hc_up_mean. Where there is no hc_down, linear_sums of down_inject and hc_activate_sums do the same. The same bits. h += inject * y, then

@@ -1,6 +1,6 @@
 #include "cuda/kernels/ple.h"
 
-#include "cuda/kernels/device_math.cuh"
+#include "cuda/kernels/pieces.cuh"
 #include "cuda/runtime/launch.cuh"
 
 namespace tetrad::cuda {
@@ -106,25 +106,66 @@ __global__ void ple_convolve_kernel(const PleShape s, const float* taps, const P
   buffers.out[place] = to_b16(to_f32(buffers.gated[place]) + round_b16(silu_f32(round_b16(sum))));
 }
 
+// The same for eight channels to a thread.
+__global__ void __launch_bounds__(kThreads)
+    ple_convolve_pieces_kernel(const PleShape s, const float* taps, const PleBuffers buffers, const StepRows r) {
+  wait_for_previous();
+  const int width = s.HC * s.D, p = blockIdx.y * kThreads + threadIdx.x, t = blockIdx.x;
+  if (8 * p >= width) return;
+  const int b = sequence_of(r, t), in_sequence = t - r.first_row[b], history = s.window_rows;
+  const auto* window = reinterpret_cast<const bf16*>(slot_memory(r, r.slot[b]) + s.window_offset);
+  Eight sum = {};
+#pragma unroll 4
+  for (int j = 0; j < s.conv_width; ++j) {
+    const int back = (s.conv_width - 1 - j) * s.ngram_size;
+    const bf16* row = in_sequence >= back ? buffers.normed + static_cast<std::size_t>(t - back) * width
+                                          : window + static_cast<std::size_t>(in_sequence - back + history) * width;
+    const Eight x = expand(piece(row, p));
+    const auto* tap = reinterpret_cast<const float4*>(taps + static_cast<std::size_t>(j) * width) + 2 * p;
+    const float4 low = tap[0], high = tap[1];
+    const float weights[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+    for (int e = 0; e < 8; ++e) sum.x[e] += weights[e] * x.x[e];
+  }
+  const std::size_t row = static_cast<std::size_t>(t) * width;
+  const Eight gated = expand(piece(buffers.gated + row, p));
+#pragma unroll
+  for (int e = 0; e < 8; ++e) sum.x[e] = round_b16(sum.x[e]);
+  silu_all(sum.x);
+#pragma unroll
+  for (int e = 0; e < 8; ++e) sum.x[e] = gated.x[e] + round_b16(sum.x[e]);
+  reinterpret_cast<uint4*>(buffers.out + row)[p] = round_eight(sum);
+}
+
 __global__ void ple_add_kernel(std::size_t count, const bf16* out, bf16* streams) {
   wait_for_previous();
   const std::size_t i = static_cast<std::size_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i < count) streams[i] = to_b16(to_f32(streams[i]) + to_f32(out[i]));
 }
 
-// A thread per sequence: the history is a few ids.
-__global__ void move_history_kernel(int past, std::size_t offset, const StepRows r) {
+__global__ void __launch_bounds__(kThreads) ple_add_pieces_kernel(std::size_t count, const bf16* out, bf16* streams) {
   wait_for_previous();
-  const int b = blockIdx.x * kThreads + threadIdx.x;
-  if (b >= r.B) return;
-  const int first = r.first_row[b], count = r.first_row[b + 1] - first;
+  const std::size_t i = static_cast<std::size_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= count) return;
+  Eight sum = expand(reinterpret_cast<const uint4*>(streams)[i]);
+  const Eight added = expand(reinterpret_cast<const uint4*>(out)[i]);
+#pragma unroll
+  for (int e = 0; e < 8; ++e) sum.x[e] += added.x[e];
+  reinterpret_cast<uint4*>(streams)[i] = round_eight(sum);
+}
+
+// A block per sequence looks for rows that save; the history itself is a few ids, for one thread.
+__global__ void __launch_bounds__(kThreads) move_history_kernel(int past, std::size_t offset, const StepRows r) {
+  wait_for_previous();
+  const int b = blockIdx.x, first = r.first_row[b], count = r.first_row[b + 1] - first;
   auto* history = reinterpret_cast<int*>(slot_memory(r, r.slot[b]) + offset);
   const auto write = [&](int* to, int rows) {  // ascending, so an id is read before it is overwritten
     for (int h = 0; h < past; ++h) to[h] = rows - past + h >= 0 ? r.token_ids[first + rows - past + h] : history[h + rows];
   };
-  for (int t = 0; t < count; ++t)
+  for (int t = threadIdx.x; t < count; t += kThreads)
     if (r.save_slot[first + t] >= 0) write(reinterpret_cast<int*>(slot_memory(r, r.save_slot[first + t]) + offset), t + 1);
-  write(history, count);
+  __syncthreads();  // every save has read the old history
+  if (threadIdx.x == 0) write(history, count);
 }
 
 dim3 blocks_of(std::size_t count) { return dim3(static_cast<unsigned>((count + kThreads - 1) / kThreads)); }
@@ -146,6 +187,10 @@ void ple_gate(const PleShape& s, const PleWeightsView& w, const PleBuffers& b, c
 }
 
 void ple_convolve(const PleShape& s, const PleWeightsView& w, const PleBuffers& b, const StepRows& r, const Stream& stream) {
+  if (s.HC * s.D % 8 == 0 && s.window_offset % 16 == 0 && r.slot_bytes % 16 == 0)
+    return launch("ple_convolve", ple_convolve_pieces_kernel,
+                  {dim3(static_cast<unsigned>(r.T), static_cast<unsigned>(ceil_div(s.HC * s.D, 8 * kThreads))), dim3(kThreads)}, stream, s,
+                  w.conv, b, r);
   launch("ple_convolve", ple_convolve_kernel,
          {dim3(static_cast<unsigned>(r.T), static_cast<unsigned>(ceil_div(s.HC * s.D, kThreads))), dim3(kThreads)}, stream, s, w.conv, b,
          r);
@@ -153,12 +198,14 @@ void ple_convolve(const PleShape& s, const PleWeightsView& w, const PleBuffers& 
 
 void ple_add(const PleShape& s, const bf16* out, bf16* streams, int T, const Stream& stream) {
   const std::size_t count = static_cast<std::size_t>(T) * s.HC * s.D;
+  if (count % 8 == 0)
+    return launch("ple_add", ple_add_pieces_kernel, {blocks_of(count / 8), dim3(kThreads)}, stream, count / 8, out, streams);
   launch("ple_add", ple_add_kernel, {blocks_of(count), dim3(kThreads)}, stream, count, out, streams);
 }
 
 void move_history(int ngram_size, std::size_t history_offset, const StepRows& r, const Stream& stream) {
-  launch("move_history", move_history_kernel, {blocks_of(static_cast<std::size_t>(r.B)), dim3(kThreads)}, stream, ngram_size - 1,
-         history_offset, r);
+  launch("move_history", move_history_kernel, {dim3(static_cast<unsigned>(r.B)), dim3(kThreads)}, stream, ngram_size - 1, history_offset,
+         r);
 }
 
 }  // namespace tetrad::cuda

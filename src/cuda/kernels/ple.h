@@ -11,7 +11,7 @@
 //             sum, silu, out, streams
 //   Order     dot: 256 strided threads, then a fixed tree; taps ascending
 //   Traps     slot or table row out of range, a token id that is negative
-//   Launch    ids a thread per (row, head); gate a block per (row, stream); convolution a thread per element
+//   Launch    ids a thread per (row, head); gate a block per (row, stream); convolution a thread per eight elements
 //   Bytes     gather: NG*DE elements per row, from the host when the table is there
 //   Oracle    cpu::ple_layer, tetrad::ngram_row_ids
 //   Tests     gpu/backend_test; properties/state_test on the device; verify: ple.rows, ple.embedding, ple.out

@@ -23,6 +23,7 @@ std::byte* allocate_device(std::size_t bytes, std::string_view what) {
   }
   check(code, "{}: allocating {} bytes", what, bytes);
   check(cudaMemset(data, 0, bytes), "{}: clearing {} bytes", what, bytes);
+  check(cudaStreamSynchronize(nullptr), "{}: clearing {} bytes", what, bytes);  // streams of ours do not wait for the default one
   return static_cast<std::byte*>(data);
 }
 
