@@ -66,11 +66,9 @@ __global__ void TETRAD_CLUSTER(kClusterBlocks) __launch_bounds__(kThreads, 1)
   const Queries<kWidth> q = load_queries<kWidth>(s, u, projected);  // on their way while the rows are looked up
   const int b = sequence_of(r, u.t);
 #pragma unroll 1
-  for (int e = threadIdx.x; e < m.most * kAttendChunk; e += kThreads) {
+  for (int e = threadIdx.x; e < chunks * kAttendChunk; e += kThreads) {
     const int k = e / kAttendChunk, n = e % kAttendChunk, first = (rank + k * kClusterBlocks) * kAttendChunk;
-    // Read before the count is known, so that one wait is enough.
-    const int mine = positions[min(first + n, s.attended - 1)], chunk_first = positions[min(first, s.attended - 1)];
-    if (k < chunks && n < padded_count(k)) m.keys[e] = key_row(s, r, u, b, first + n < u.count ? mine : chunk_first);
+    if (n < padded_count(k)) m.keys[e] = key_row(s, r, u, b, positions[first + n < u.count ? first + n : first]);
   }
   __syncthreads();  // the rows are known
 #pragma unroll 1

@@ -7,7 +7,7 @@ namespace tetrad::cuda {
 namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
-constexpr int kPrepareThreads = 1024;  // a warp for each head of the published model, its index heads, its pooled key and its values
+constexpr int kPrepareThreads = 768;  // compiled for 1,024: the tools that check memory need registers of their own
 
 __device__ float rope_value(bool sine, int position, float frequency, float factor) {
   const float angle = static_cast<float>(position) * frequency;  // the reference rounds the angle to float32
@@ -93,9 +93,8 @@ __device__ void move_pending(const QsaShape& s, const bf16* projected, bf16* pen
 
 // A block per row, a warp per head. The one row of a sequence that may pool keys pending from before the step, the row that completes their
 // block, or else the last, moves the pending keys: so the order of blocks does not matter.
-__global__ void __launch_bounds__(kPrepareThreads)
-    qsa_prepare_kernel(const QsaShape s, const QsaWeightsView w, bf16* projected, const float* cosines, const float* sines, bool normed,
-                       const StepRows r) {
+__global__ void __launch_bounds__(1024) qsa_prepare_kernel(const QsaShape s, const QsaWeightsView w, bf16* projected, const float* cosines,
+                                                           const float* sines, bool normed, const StepRows r) {
   wait_for_previous();
   extern __shared__ float memory[];
   const int t = blockIdx.x, lane = threadIdx.x % 32, half = s.DR / 2;
@@ -108,20 +107,22 @@ __global__ void __launch_bounds__(kPrepareThreads)
   const std::size_t in_page = static_cast<std::size_t>(position % r.page_tokens) * s.HKV * s.DH;
   bf16* keys = reinterpret_cast<bf16*>(page + s.k_offset) + in_page;
   bf16* values = reinterpret_cast<bf16*>(page + s.v_offset) + in_page;
+  const int pool_task = min(kPrepareThreads / 32, heads + 2) - 1;  // the longest: its warp has the fewest others
 #pragma unroll 1
   for (int task = threadIdx.x / 32; task < heads + 2; task += kPrepareThreads / 32) {
-    if (task == 1) {
+    if (task == 0) {
       for (int i = lane; i < s.HKV * s.DH; i += 32) values[i] = row[s.v + i];
       continue;
     }
     // One norm and one rotation for all of them: what a step of few rows waits for is mostly its instructions.
-    const int h = task - 2;
-    const bool index_query = h >= s.HQ + s.HKV;
+    const bool pools = task == pool_task;
+    const int h = task < pool_task ? task - 1 : task - 2;
+    const bool index_query = !pools && h >= s.HQ + s.HKV;
     bf16* x = h < s.HQ ? row + h * 2 * s.DH : row + s.k + (h - s.HQ) * s.DH;
     bf16* out = h < s.HQ ? x : keys + (h - s.HQ) * s.DH;
     const float *scale = h < s.HQ ? w.q_norm : w.k_norm, *head_cosines = c, *head_sines = n;
     if (index_query) x = out = row + s.index_q + (h - s.HQ - s.HKV) * s.DI, scale = w.index_q_norm;
-    if (task == 0) {  // the longest, so it begins first
+    if (pools) {
       if ((position + 1) % s.R != 0) continue;
       const int block = position / s.R, per_page = r.page_tokens / s.R;
       auto* pooled = reinterpret_cast<bf16*>(memory + s.DR);
@@ -129,7 +130,7 @@ __global__ void __launch_bounds__(kPrepareThreads)
       x = pooled, scale = w.index_k_norm, head_cosines = memory, head_sines = memory + half;
       out = reinterpret_cast<bf16*>(page_of(r, b, block, per_page) + s.keys_offset) + static_cast<std::size_t>(block % per_page) * s.DI;
     }
-    const bool of_index = task == 0 || index_query;
+    const bool of_index = pools || index_query;
     const int width = of_index ? s.DI : s.DH;
     if (!normed || of_index) norm_head(x, scale, width, s.eps, x, lane);
     rotate_head(x, head_cosines, head_sines, half, width, out, lane);
