@@ -93,13 +93,15 @@ nlohmann::ordered_json measure(Backend& backend, const StepSize& size) {
   Stepper stepper(pool);
   std::vector<SequenceState> states;
   const StateSnapshot past = random_past(backend, size.context);
-  for (int b = 0; b < size.batch; ++b) {
-    states.emplace_back(pool);
-    if (size.context > 0) states.back().restore(past);
-  }
+  for (int b = 0; b < size.batch; ++b) states.emplace_back(pool);
+  const auto rewind = [&] {
+    for (SequenceState& state : states) size.context > 0 ? state.restore(past) : state.clear();
+  };
+  rewind();
   std::mt19937 random(2);
   std::vector<int> ids(static_cast<std::size_t>(size.batch) * size.rows);
   const auto step = [&] {
+    if (size.rows > 1) rewind();  // the same prompt position each time; a decode goes on
     for (int& id : ids) id = static_cast<int>(random() % static_cast<unsigned>(backend.config().vocab_size));
     std::vector<StepRequest> requests;
     for (int b = 0; b < size.batch; ++b)

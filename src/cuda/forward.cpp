@@ -197,18 +197,17 @@ void qsa_layer(const DeviceModel& model, const DeviceQsa& w, int layer, const St
   step.tap(layer, "qsa.q_proj", ws.projected, {{T, s.k}, s.row});
   step.tap(layer, "qsa.v_proj", ws.projected + s.v, {{T, s.HKV * s.DH}, s.row});
   step.tap(layer, "qsa.index_qk", ws.projected + s.index_q, {{T, (s.HI + 1) * s.DI}, s.row});
-  qsa_norm(s, weights, ws.projected, T, step.stream);
+  const bool tapped = step.batch.taps != nullptr;
+  if (tapped) qsa_norm(s, weights, ws.projected, T, step.stream);
   step.tap(layer, "qsa.q_normed", ws.projected, {{T, s.HQ, s.DH}, s.row, s.HQ, 2 * s.DH});
   step.tap(layer, "qsa.k_normed", ws.projected + s.k, {{T, s.HKV, s.DH}, s.row});
-  qsa_rotate(s, weights, ws.projected, ws.rope_cos, ws.rope_sin, step.rows, step.stream);
-  qsa_pool(s, weights, ws.projected, step.rows, step.stream);
-  qsa_move_pending(s, ws.projected, step.rows, step.stream);
+  qsa_prepare(s, weights, ws.projected, ws.rope_cos, ws.rope_sin, tapped, step.rows, step.stream);
   for (int first = 0; first < T; first += ws.group_rows) {
     const QsaGroup g{first, std::min(ws.group_rows, T - first), ws.block_scores, ws.positions, ws.counts};
     qsa_scores(s, ws.projected, g, step.most_blocks, step.rows, step.stream);
-    qsa_select(s, g, step.rows, step.stream);
+    qsa_select(s, g, step.most_blocks, step.rows, step.stream);
     tap_selection(s, g, step);
-    qsa_attend(s, ws.projected, g, ws.attention, ws.heads, step.rows, step.stream);
+    qsa_attend(s, ws.projected, g, ws.heads, step.rows, step.stream);
   }
   step.tap(layer, "qsa.gated", ws.heads, {{T, s.HQ * s.DH}});
   linear(w.out, {.T = T, .x = ws.heads, .ldx = s.HQ * s.DH, .y = ws.y, .ldy = c.hidden_size}, step.stream);

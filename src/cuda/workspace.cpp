@@ -25,7 +25,7 @@ Workspace::Workspace(const Config& c, int max_rows, int max_positions) {
   shared_act_ld = padded(c.shared_expert_intermediate);
   embedding_ld = padded(c.ple_embed_dim);
   key_value_ld = padded(c.streams_size() + c.hidden_size);
-  max_blocks = max_positions / std::max(c.compress_ratio, 1) + 1;
+  max_blocks = padded(max_positions / std::max(c.compress_ratio, 1) + 1);  // eight scores are a sector of the caches
   group_rows = static_cast<int>(
       std::clamp<std::size_t>(kScoreBytes / (static_cast<std::size_t>(max_blocks) * sizeof(float)), 1, static_cast<std::size_t>(max_rows)));
   logit_rows = static_cast<int>(std::clamp<std::size_t>(kLogitBytes / (static_cast<std::size_t>(c.vocab_size) * sizeof(float)), 1,
@@ -72,12 +72,6 @@ void Workspace::place(const Config& c, int max_rows, std::byte* memory, std::siz
   take(block_scores, G * static_cast<std::size_t>(max_blocks));
   take(positions, G * static_cast<std::size_t>(c.index_budget + c.compress_ratio));
   take(counts, G);
-  const auto attended = static_cast<std::size_t>(c.index_budget + c.compress_ratio), HQ = static_cast<std::size_t>(c.num_attention_heads);
-  attention.rows = std::min(kAttentionRows, group_rows);
-  attention.split_rows = std::min(kSplitRows, attention.rows);
-  take(attention.scores, static_cast<std::size_t>(attention.rows) * HQ * attended);
-  take(attention.partial, static_cast<std::size_t>(attention.split_rows) * HQ * ((attended + kValueChunk - 1) / kValueChunk) *
-                              static_cast<std::size_t>(c.head_dim));
   take(moe_in, T * moe_in_ld);
   take(expert_ids, pairs);
   take(expert_weights, pairs);

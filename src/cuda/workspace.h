@@ -7,7 +7,6 @@
 
 #include "base/bf16.h"
 #include "cuda/kernels/moe.h"
-#include "cuda/kernels/qsa.h"
 #include "cuda/kernels/step_rows.h"
 #include "cuda/runtime/memory.h"
 #include "model/backend.h"
@@ -21,7 +20,6 @@ class Workspace {
  public:
   // Scores of long contexts are kept for this many rows at a time, or fewer so that they stay within kScoreBytes.
   static constexpr std::size_t kScoreBytes = std::size_t{64} << 20;
-  static constexpr int kAttentionRows = 128, kSplitRows = 64;  // see QsaScratch
   static constexpr std::size_t kLogitBytes = std::size_t{64} << 20;
 
   Workspace(const Config& config, int max_rows, int max_positions);
@@ -40,7 +38,6 @@ class Workspace {
   unsigned* arrivals;  // of gdn_step: [max_rows, HK], zero between steps
   float* block_scores;
   int *positions, *counts;
-  QsaScratch attention;
   bf16* moe_in;
   int* expert_ids;
   float* expert_weights;

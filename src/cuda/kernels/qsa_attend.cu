@@ -1,275 +1,149 @@
-// Block scores and attention of qsa (contract in qsa.h), both by tensor cores over gathered rows.
+// Attention of qsa for many rows (contract in qsa.h): a block takes a row and the query heads of a key head from scores to gated sums.
 #include <algorithm>
+#include <cmath>
 
-#include "base/error.h"
-#include "cuda/kernels/device_math.cuh"
-#include "cuda/kernels/qsa.h"
-#include "cuda/kernels/tensor_step.cuh"
+#include "cuda/kernels/qsa_attend.cuh"
 #include "cuda/runtime/launch.cuh"
 
 namespace tetrad::cuda {
 namespace {
 
-constexpr int kScoreThreads = 128, kScoreKeys = 64;  // a warp takes 16 keys
-constexpr int kScoreRows = 8;                        // query rows per block
-constexpr int kAttendThreads = 128, kAttendKeys = 64;
-constexpr int kSoftmaxThreads = 256;
-constexpr int kValueThreads = 128;
-constexpr int kFewHeads = 4, kManyHeads = 12;  // query heads of a block that share a row of V; twelve is the published model's group
+constexpr int kThreads = 256, kWarps = kThreads / 32;
+constexpr int kBlocksPerMultiprocessor = 2;  // one sums while the other scores
+constexpr int kStages = 4;                   // steps of V on their way or in use
 
-// Dot products of 16 rows with 8 columns of queries, DI or DH wide. Lane (g, t): rows g and g + 8, column g.
-__device__ __forceinline__ void dot_tile(const bf16* upper, const bf16* lower, const bf16* query, int width, float* acc) {
-  const int piece = threadIdx.x % 4 * 8;
-#pragma unroll
-  for (int j = 0; j < 4; ++j) acc[j] = 0.0f;
-  for (int k = 0; k < width; k += 32)
-    multiply_pieces(acc, load_piece(upper, k + piece, width), load_piece(lower, k + piece, width), load_piece(query, k + piece, width));
-}
+// Shared: steps of V [kStages, 16, kValueLd], key rows [padded], scores and later probabilities [tile heads, ld].
+constexpr std::size_t kRingBytes = sizeof(bf16) * kStages * kStep * kValueLd;
+constexpr std::size_t kSharedLimit = 100 * 1024 - 1024;  // two blocks on a Hopper multiprocessor, one on the smallest target
+__host__ __device__ constexpr int padded_positions(int attended) { return (attended + kStep - 1) / kStep * kStep; }
+__host__ __device__ constexpr int score_ld(int attended) { return padded_positions(attended) + 8; }  // odd in units of 16 bytes
 
-// Columns of a block are (row, head) pairs: eight rows with HI heads each. Shared: [kScoreKeys, kScoreRows * HI] dot products.
-__global__ void __launch_bounds__(kScoreThreads)
-    qsa_scores_kernel(const QsaShape s, const bf16* projected, const QsaGroup g, const StepRows r) {
+template <int kWidth>
+__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
+    attend_many_kernel(const QsaShape s, const bf16* projected, const QsaGroup g, float scale, int tile_heads, bf16* y, const StepRows r) {
   wait_for_previous();
-  extern __shared__ float dots[];
-  const int first_row = blockIdx.y * kScoreRows, rows = min(kScoreRows, g.count - first_row), columns = kScoreRows * s.HI;
-  const int per_page = r.page_tokens / s.R, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int first_key = blockIdx.x * kScoreKeys;
-  // Rows of a group may belong to several sequences: keys are those of one sequence at a time.
-  for (int begin = 0, end; begin < rows; begin = end) {
-    const int b = sequence_of(r, g.first + first_row + begin);
-    for (end = begin + 1; end < rows && sequence_of(r, g.first + first_row + end) == b;) ++end;
-    const int visible = (r.position[g.first + first_row + end - 1] + 1) / s.R;  // of the last row, which sees most
-    if (visible > s.max_blocks) __trap();
-    if (visible <= s.topk || first_key >= visible) continue;
-    const auto key = [&](int block) -> const bf16* {
-      if (block >= visible) return nullptr;
-      const std::byte* page = page_of(r, b, block, per_page);
-      return reinterpret_cast<const bf16*>(page + s.keys_offset) + static_cast<std::size_t>(block % per_page) * s.DI;
+  extern __shared__ uint4 memory[];
+  const AttendUnit u = attend_unit(s, g, r, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y), tile_heads);
+  const int ld = score_ld(s.attended), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  auto* ring = reinterpret_cast<bf16*>(memory);
+  auto** keys = reinterpret_cast<const bf16**>(ring + kStages * kStep * kValueLd);
+  auto* scores = reinterpret_cast<bf16*>(keys + padded_positions(s.attended));
+  const int b = sequence_of(r, u.t), steps = padded_positions(u.count) / kStep;
+  const int* positions = g.positions + static_cast<std::size_t>(u.i) * s.attended;
+  for (int n = threadIdx.x; n < padded_positions(u.count); n += kThreads)
+    keys[n] = key_row(s, r, u, b, positions[n < u.count ? n : (u.count - 1) / kAttendChunk * kAttendChunk]);
+  __syncthreads();  // the rows are known
+  {
+    const Queries<kWidth> q = load_queries<kWidth>(s, u, projected);
+#pragma unroll 1
+    for (int first = warp * 8; first < steps * kStep; first += kWarps * 8)
+      score_positions<kWidth>(q, keys, first, u.heads, s.DH, scale, scores, ld);
+  }
+  __syncthreads();  // the scores are written
+  const std::ptrdiff_t to_value = value_distance(s);
+  const auto stage = [&](int step, int column) {
+    if (step < steps)
+      for (int i = threadIdx.x; i < kStep * kValueColumns / 8; i += kThreads) {
+        const int n = i / (kValueColumns / 8), piece = i % (kValueColumns / 8) * 8;
+        stage_piece<kWidth>(keys[step * kStep + n] + to_value, column + piece, s.DH,
+                            ring + (step % kStages * kStep + n) * kValueLd + piece);
+      }
+    commit_copies();  // a group for each step, be it empty
+  };
+  for (int step = 0; step < kStages - 1; ++step) stage(step, 0);
+  if (warp < u.heads) {
+    constexpr int kHeads = kHeadTile / kWarps;  // of a warp, side by side: one alone would wait for itself
+    float best[kHeads], sum[kHeads] = {}, inverse[kHeads];
+    const auto chunk = [&](int j, int c) {
+      return scores + (warp + j * kWarps < u.heads ? warp + j * kWarps : warp) * ld + c * kAttendChunk;
     };
-    const bf16* upper = key(first_key + warp * 16 + lane / 4);
-    const bf16* lower = key(first_key + warp * 16 + lane / 4 + 8);
-    for (int tile = begin * s.HI / 8 * 8; tile < end * s.HI; tile += 8) {
-      const int column = tile + lane / 4, row = column / s.HI;
-      const bf16* query = row >= begin && row < end
-                              ? projected + static_cast<std::size_t>(g.first + first_row + row) * s.row + s.index_q + column % s.HI * s.DI
-                              : nullptr;
-      float acc[4];
-      dot_tile(upper, lower, query, s.DI, acc);
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int c = tile + lane % 4 * 2 + j % 2;
-        if (c < columns) dots[(warp * 16 + lane / 4 + j / 2 * 8) * columns + c] = acc[j];
-      }
+    for (int j = 0; j < kHeads; ++j) best[j] = -INFINITY;
+#pragma unroll 1
+    for (int c = 0; c < u.chunks; ++c)
+#pragma unroll
+      for (int j = 0; j < kHeads; ++j) best[j] = max_or_nan(best[j], lane_max(chunk(j, c), u.count - c * kAttendChunk));
+#pragma unroll
+    for (int j = 0; j < kHeads; ++j) best[j] = warp_max(best[j]);
+#pragma unroll 1
+    for (int c = 0; c < u.chunks; ++c)
+#pragma unroll
+      for (int j = 0; j < kHeads; ++j) sum[j] += warp_sum(lane_sum(chunk(j, c), u.count - c * kAttendChunk, best[j]));
+#pragma unroll
+    for (int j = 0; j < kHeads; ++j) inverse[j] = 1.0f / sum[j];
+#pragma unroll 1
+    for (int c = 0; c < u.chunks; ++c)
+#pragma unroll
+      for (int j = 0; j < kHeads; ++j)
+        if (warp + j * kWarps < u.heads) chunk_probabilities(chunk(j, c), u.count - c * kAttendChunk, best[j], sum[j], inverse[j]);
+  }
+  __syncthreads();  // the probabilities are written
+#pragma unroll 1
+  for (int first = 0; first < s.DH; first += kValueColumns) {
+    if (first > 0)
+      for (int step = 0; step < kStages - 1; ++step) stage(step, first);
+    const int column = warp * kColumnTile;
+    float total[kColumnTile / 8][4], acc[kColumnTile / 8][4] = {};
+#pragma unroll 1
+    for (int step = 0; step < steps; ++step) {
+      wait_for_copies<kStages - 2>();
+      __syncthreads();  // the step's rows are in shared memory, and the last step's have been read
+      stage(step + kStages - 1, first);
+      weighted_step(scores + step * kStep, ld, u.heads, ring + step % kStages * kStep * kValueLd, column, acc);
+      constexpr int kChunkSteps = kAttendChunk / kStep;
+      if (step % kChunkSteps != kChunkSteps - 1 && step != steps - 1) continue;
+#pragma unroll
+      for (int j = 0; j < kColumnTile / 8; ++j)
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          total[j][k] = step < kChunkSteps ? acc[j][k] : total[j][k] + acc[j][k];
+          acc[j][k] = 0.0f;
+        }
     }
-    __syncthreads();  // the dot products of this sequence's rows are written
-    for (int i = threadIdx.x; i < kScoreKeys * (end - begin); i += kScoreThreads) {
-      const int row = begin + i / kScoreKeys, block = first_key + i % kScoreKeys;
-      const int blocks = (r.position[g.first + first_row + row] + 1) / s.R;
-      if (blocks <= s.topk || block >= blocks) continue;
-      const float* dot = dots + i % kScoreKeys * columns + row * s.HI;
-      float sum = 0.0f;
-      for (int j = 0; j < s.HI; ++j) sum += dot[j] < 0.0f ? 0.0f : dot[j];  // a comparison with NaN is false, so NaN passes
-      g.scores[static_cast<std::size_t>(first_row + row) * s.max_blocks + block] = sum / sqrtf(static_cast<float>(s.DI));
-    }
-    __syncthreads();  // the dot products have been read
-  }
-}
-
-// The row of a position in the caches of one layer, key/value head kv.
-__device__ __forceinline__ const bf16* cache_row(const QsaShape& s, const StepRows& r, int b, int position, int kv, std::size_t offset) {
-  const std::byte* page = page_of(r, b, position, r.page_tokens);
-  return reinterpret_cast<const bf16*>(page + offset) + (static_cast<std::size_t>(position % r.page_tokens) * s.HKV + kv) * s.DH;
-}
-
-__device__ __forceinline__ int row_count(const QsaShape& s, const QsaGroup& g, int i) {
-  const int count = g.counts[i];
-  if (count < 1 || count > s.attended) __trap();
-  return count;
-}
-
-__device__ __forceinline__ int position_of(const QsaShape& s, const QsaGroup& g, int i, int n, int last) {
-  const int p = g.positions[static_cast<std::size_t>(i) * s.attended + n];
-  if (p < 0 || p > last) __trap();
-  return p;
-}
-
-// Grid (positions / 64, HKV, rows): scores of all query heads that share a key head.
-__global__ void __launch_bounds__(kAttendThreads)
-    attend_scores_kernel(const QsaShape s, const bf16* projected, const QsaGroup g, float* scores, float scale, const StepRows r) {
-  wait_for_previous();
-  const int i = blockIdx.z, t = g.first + i, kv = blockIdx.y, group = s.HQ / s.HKV;
-  const int count = row_count(s, g, i), first = blockIdx.x * kAttendKeys + threadIdx.x / 32 * 16, lane = threadIdx.x % 32;
-  if (static_cast<int>(blockIdx.x) * kAttendKeys >= count) return;
-  const int b = sequence_of(r, t), last = r.position[t];
-  const auto key = [&](int n) { return n < count ? cache_row(s, r, b, position_of(s, g, i, n, last), kv, s.k_offset) : nullptr; };
-  const bf16* upper = key(first + lane / 4);
-  const bf16* lower = key(first + lane / 4 + 8);
-  for (int tile = 0; tile < group; tile += 8) {
-    const int h = tile + lane / 4;
-    const bf16* query = h < group ? projected + static_cast<std::size_t>(t) * s.row + (kv * group + h) * 2 * s.DH : nullptr;
-    float acc[4];
-    dot_tile(upper, lower, query, s.DH, acc);
+    wait_for_copies<0>();
+    __syncthreads();  // the last step's rows have been read
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int n = first + lane / 4 + j / 2 * 8, head = tile + lane % 4 * 2 + j % 2;
-      if (n < count && head < group)
-        scores[(static_cast<std::size_t>(i) * s.HQ + kv * group + head) * s.attended + n] = round_b16(round_b16(acc[j]) * scale);
-    }
-  }
-}
-
-// Grid (HQ, rows): scores to probabilities, rounded to bf16, in place.
-__global__ void __launch_bounds__(kSoftmaxThreads) attend_softmax_kernel(const QsaShape s, const QsaGroup g, float* scores) {
-  wait_for_previous();
-  __shared__ float scratch[kSoftmaxThreads / 32];
-  const int i = blockIdx.y, count = row_count(s, g, i);
-  float* row = scores + (static_cast<std::size_t>(i) * s.HQ + blockIdx.x) * s.attended;
-  float best = -INFINITY;
-  for (int n = threadIdx.x; n < count; n += kSoftmaxThreads) best = max_or_nan(row[n], best);
-  best = block_max<kSoftmaxThreads>(best, scratch);
-  float sum = 0.0f;
-  for (int n = threadIdx.x; n < count; n += kSoftmaxThreads) {
-    row[n] = expf(row[n] - best);
-    sum += row[n];
-  }
-  sum = block_sum<kSoftmaxThreads>(sum, scratch);
-  for (int n = threadIdx.x; n < count; n += kSoftmaxThreads) row[n] = round_b16(row[n] / sum);
-}
-
-__device__ __forceinline__ bf16 gated(float o, bf16 gate) { return to_b16(round_b16(o) * round_b16(sigmoid_f32(to_f32(gate)))); }
-
-// Two neighbouring elements of a row; kPairs where every row begins at an even element.
-template <bool kPairs>
-__device__ __forceinline__ float2 load_pair(const bf16* row, int d, int width) {
-  if constexpr (kPairs) {
-    const unsigned both = *reinterpret_cast<const unsigned*>(row + d);
-    return make_float2(__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000u));
-  }
-  return make_float2(to_f32(row[d]), d + 1 < width ? to_f32(row[d + 1]) : 0.0f);
-}
-
-// Grid (splits, HKV * head tiles, rows): weighted sums of the chunks [x * chunks / splits, ...) of kValueChunk positions, each chunk from
-// zero, chunks added in order. One split finishes the row; several leave one sum per chunk for attend_combine.
-template <int kHeads, bool kPairs>
-__global__ void __launch_bounds__(kValueThreads) attend_values_kernel(const QsaShape s, const bf16* projected, const QsaGroup g,
-                                                                      const float* scores, float* partial, bf16* y, const StepRows r) {
-  wait_for_previous();
-  __shared__ const bf16* rows[kValueChunk];
-  __shared__ float4 weights[kValueChunk][kHeads / 4];
-  const int group = s.HQ / s.HKV, tiles = (group + kHeads - 1) / kHeads;
-  const int i = blockIdx.z, t = g.first + i, kv = blockIdx.y / tiles, tile = blockIdx.y % tiles * kHeads;
-  const int count = row_count(s, g, i), chunks = (count + kValueChunk - 1) / kValueChunk, per_split = (chunks + gridDim.x - 1) / gridDim.x;
-  const int b = sequence_of(r, t), last = r.position[t], heads = min(kHeads, group - tile);
-  const float* p = scores + (static_cast<std::size_t>(i) * s.HQ + kv * group + tile) * s.attended;
-  const std::size_t head0 = static_cast<std::size_t>(kv * group + tile);
-  for (int d0 = 0; d0 < s.DH; d0 += 2 * kValueThreads) {
-    const int d = d0 + 2 * static_cast<int>(threadIdx.x);
-    float2 total[kHeads];
-    for (int chunk = blockIdx.x * per_split; chunk < min(chunks, static_cast<int>(blockIdx.x + 1) * per_split); ++chunk) {
-      const int first = chunk * kValueChunk, n_end = min(kValueChunk, count - first);
-      __syncthreads();  // the last chunk has been read
-      for (int n = threadIdx.x; n < n_end; n += kValueThreads) {
-        rows[n] = cache_row(s, r, b, position_of(s, g, i, first + n, last), kv, s.v_offset);
-        auto* w = reinterpret_cast<float*>(weights[n]);
+    for (int j = 0; j < kColumnTile / 8; ++j)
 #pragma unroll
-        for (int h = 0; h < kHeads; ++h) w[h] = h < heads ? p[static_cast<std::size_t>(h) * s.attended + first + n] : 0.0f;
-      }
-      __syncthreads();  // the chunk's rows and probabilities are in shared memory
-      float2 acc[kHeads] = {};
-      if (d < s.DH) {
-#pragma unroll 8
-        for (int n = 0; n < n_end; ++n) {
-          const float2 v = load_pair<kPairs>(rows[n], d, s.DH);
-#pragma unroll
-          for (int h = 0; h < kHeads / 4; ++h) {
-            const float4 w = weights[n][h];
-            acc[4 * h] = {fmaf(w.x, v.x, acc[4 * h].x), fmaf(w.x, v.y, acc[4 * h].y)};
-            acc[4 * h + 1] = {fmaf(w.y, v.x, acc[4 * h + 1].x), fmaf(w.y, v.y, acc[4 * h + 1].y)};
-            acc[4 * h + 2] = {fmaf(w.z, v.x, acc[4 * h + 2].x), fmaf(w.z, v.y, acc[4 * h + 2].y)};
-            acc[4 * h + 3] = {fmaf(w.w, v.x, acc[4 * h + 3].x), fmaf(w.w, v.y, acc[4 * h + 3].y)};
-          }
+      for (int half = 0; half < 2; ++half) {
+        const int head = lane / 4 + half * 8, d = first + column + j * 8 + lane % 4 * 2;
+        if (head >= u.heads) continue;
+        const std::size_t hd = static_cast<std::size_t>(u.first_head + head);
+        const bf16* gate = projected + static_cast<std::size_t>(u.t) * s.row + hd * 2 * s.DH + s.DH + d;
+        bf16* out = y + (static_cast<std::size_t>(u.t) * s.HQ + hd) * s.DH + d;
+        if constexpr (kWidth > 0) {
+          const unsigned gates = *reinterpret_cast<const unsigned*>(gate);
+          const bf16 low{static_cast<std::uint16_t>(gates)}, high{static_cast<std::uint16_t>(gates >> 16)};
+          *reinterpret_cast<unsigned*>(out) = pack_pair(gated(total[j][2 * half], low), gated(total[j][2 * half + 1], high));
+        } else {
+          if (d < s.DH) out[0] = gated(total[j][2 * half], gate[0]);
+          if (d + 1 < s.DH) out[1] = gated(total[j][2 * half + 1], gate[1]);
         }
       }
-      if (gridDim.x > 1) {
-#pragma unroll
-        for (int h = 0; h < kHeads; ++h) {
-          if (h >= heads || d >= s.DH) continue;
-          float* to = partial + ((static_cast<std::size_t>(i) * s.HQ + head0 + h) * s.value_chunks() + chunk) * s.DH + d;
-          to[0] = acc[h].x;
-          if (d + 1 < s.DH) to[1] = acc[h].y;
-        }
-        continue;
-      }
-#pragma unroll
-      for (int h = 0; h < kHeads; ++h) total[h] = chunk == 0 ? acc[h] : make_float2(total[h].x + acc[h].x, total[h].y + acc[h].y);
-    }
-    if (gridDim.x > 1) continue;
-#pragma unroll
-    for (int h = 0; h < kHeads; ++h) {
-      if (h >= heads || d >= s.DH) continue;
-      const bf16* gate = projected + static_cast<std::size_t>(t) * s.row + (head0 + h) * 2 * s.DH + s.DH + d;
-      bf16* out = y + (static_cast<std::size_t>(t) * s.HQ + head0 + h) * s.DH + d;
-      out[0] = gated(total[h].x, gate[0]);
-      if (d + 1 < s.DH) out[1] = gated(total[h].y, gate[1]);
-    }
   }
-}
-
-// Grid (HQ, rows): chunk sums in order, then the gate.
-__global__ void attend_combine_kernel(const QsaShape s, const bf16* projected, const QsaGroup g, const float* partial, bf16* y) {
-  wait_for_previous();
-  const int i = blockIdx.y, t = g.first + i, hd = blockIdx.x, chunks = (row_count(s, g, i) + kValueChunk - 1) / kValueChunk;
-  const float* sums = partial + (static_cast<std::size_t>(i) * s.HQ + hd) * s.value_chunks() * s.DH;
-  for (int d = threadIdx.x; d < s.DH; d += kValueThreads) {
-    float total = sums[d];
-    for (int c = 1; c < chunks; ++c) total += sums[static_cast<std::size_t>(c) * s.DH + d];
-    const bf16 gate = projected[static_cast<std::size_t>(t) * s.row + hd * 2 * s.DH + s.DH + d];
-    y[(static_cast<std::size_t>(t) * s.HQ + hd) * s.DH + d] = gated(total, gate);
-  }
-}
-
-unsigned u(int x) { return static_cast<unsigned>(x); }
-
-template <int kHeads>
-void launch_values(const QsaShape& s, const bf16* projected, const QsaGroup& g, const QsaScratch& scratch, bf16* y, const StepRows& r,
-                   const Stream& stream) {
-  constexpr int kEnoughBlocks = 2 * 132;  // two for each multiprocessor of the largest target
-  const int tiles = ceil_div(s.HQ / s.HKV, kHeads);
-  const int splits = g.count * s.HKV * tiles >= kEnoughBlocks || g.count > scratch.split_rows ? 1 : s.value_chunks();
-  const LaunchShape shape{dim3(u(splits), u(s.HKV * tiles), u(g.count)), dim3(kValueThreads)};
-  launch("attend_values", s.DH % 2 == 0 ? attend_values_kernel<kHeads, true> : attend_values_kernel<kHeads, false>, shape, stream, s,
-         projected, g, scratch.scores, scratch.partial, y, r);
-  if (splits > 1)
-    launch("attend_combine", attend_combine_kernel, {dim3(u(s.HQ), u(g.count)), dim3(kValueThreads)}, stream, s, projected, g,
-           scratch.partial, y);
 }
 
 }  // namespace
 
-void qsa_scores(const QsaShape& s, const bf16* projected, const QsaGroup& g, int most_blocks, const StepRows& r, const Stream& stream) {
-  if (most_blocks <= s.topk) return;
-  const std::size_t shared = static_cast<std::size_t>(kScoreKeys) * kScoreRows * s.HI * sizeof(float);
-  if (shared > 48 * 1024) allow_shared("qsa_scores", qsa_scores_kernel, shared);
-  launch("qsa_scores", qsa_scores_kernel,
-         {dim3(u(ceil_div(most_blocks, kScoreKeys)), u(ceil_div(g.count, kScoreRows))), dim3(kScoreThreads), shared}, stream, s, projected,
-         g, r);
+void attend_many(const QsaShape& s, const bf16* projected, const QsaGroup& g, float scale, bf16* y, const StepRows& r,
+                 const Stream& stream) {
+  const std::size_t rows = kRingBytes + static_cast<std::size_t>(padded_positions(s.attended)) * sizeof(bf16*);
+  const std::size_t head = static_cast<std::size_t>(score_ld(s.attended)) * sizeof(bf16);
+  const int group = s.HQ / s.HKV, most = rows + head < kSharedLimit ? static_cast<int>((kSharedLimit - rows) / head) : 1;
+  const int tile_heads = std::min({kHeadTile, group, most});
+  const std::size_t shared = rows + static_cast<std::size_t>(tile_heads) * head;
+  const auto kernel = s.DH == kPublishedDim && s.row % 8 == 0 ? attend_many_kernel<kPublishedDim> : attend_many_kernel<0>;
+  if (shared > 48 * 1024) allow_shared("qsa_attend", kernel, shared);
+  const dim3 grid(static_cast<unsigned>(g.count), static_cast<unsigned>(s.HKV * ceil_div(group, tile_heads)));
+  launch("qsa_attend", kernel, {grid, dim3(kThreads), shared}, stream, s, projected, g, scale, tile_heads, y, r);
 }
 
-void qsa_attend(const QsaShape& s, const bf16* projected, const QsaGroup& all, const QsaScratch& scratch, bf16* y, const StepRows& r,
-                const Stream& stream) {
+// Few rows would leave most of the GPU idle in the kernel that gives a block a whole row.
+void qsa_attend(const QsaShape& s, const bf16* projected, const QsaGroup& g, bf16* y, const StepRows& r, const Stream& stream) {
+  constexpr int kFewUnits = 132;  // as many as the largest target has multiprocessors
   const auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(s.DH)));
-  for (int first = 0; first < all.count; first += scratch.rows) {
-    QsaGroup g = all;
-    g.first += first;
-    g.count = std::min(scratch.rows, all.count - first);
-    g.positions += static_cast<std::size_t>(first) * s.attended;
-    g.counts += first;
-    launch("attend_scores", attend_scores_kernel, {dim3(u(ceil_div(s.attended, kAttendKeys)), u(s.HKV), u(g.count)), dim3(kAttendThreads)},
-           stream, s, projected, g, scratch.scores, scale, r);
-    launch("attend_softmax", attend_softmax_kernel, {dim3(u(s.HQ), u(g.count)), dim3(kSoftmaxThreads)}, stream, s, g, scratch.scores);
-    s.HQ / s.HKV > kFewHeads ? launch_values<kManyHeads>(s, projected, g, scratch, y, r, stream)
-                             : launch_values<kFewHeads>(s, projected, g, scratch, y, r, stream);
-  }
+  const bool few = stream.overlaps() && g.count * s.HKV * ceil_div(s.HQ / s.HKV, kHeadTile) <= kFewUnits;
+  few&& attend_few_fits(s) ? attend_few(s, projected, g, scale, y, r, stream) : attend_many(s, projected, g, scale, y, r, stream);
 }
 
 }  // namespace tetrad::cuda

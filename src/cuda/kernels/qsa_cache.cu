@@ -7,6 +7,7 @@ namespace tetrad::cuda {
 namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
+constexpr int kPrepareThreads = 768;  // compiled for 1,024: the tools that check memory need registers of their own
 
 __device__ float rope_value(bool sine, int position, float frequency, float factor) {
   const float angle = static_cast<float>(position) * frequency;  // the reference rounds the angle to float32
@@ -53,78 +54,91 @@ __global__ void qsa_norm_kernel(const QsaShape s, const QsaWeightsView w, bf16* 
   }
 }
 
-__global__ void qsa_rotate_kernel(const QsaShape s, const QsaWeightsView w, bf16* projected, const float* cosines, const float* sines,
-                                  const StepRows r) {
-  wait_for_previous();
-  const int t = blockIdx.x, lane = threadIdx.x % 32, half = s.DR / 2;
-  bf16* row = projected + static_cast<std::size_t>(t) * s.row;
-  const float* c = cosines + static_cast<std::size_t>(t) * half;
-  const float* n = sines + static_cast<std::size_t>(t) * half;
-  const int b = sequence_of(r, t), position = r.position[t];
-  std::byte* page = page_of(r, b, position, r.page_tokens);
-  const std::size_t in_page = static_cast<std::size_t>(position % r.page_tokens) * s.HKV * s.DH;
-  bf16* keys = reinterpret_cast<bf16*>(page + s.k_offset) + in_page;
-  bf16* values = reinterpret_cast<bf16*>(page + s.v_offset) + in_page;
-  for (int h = threadIdx.x / 32; h < s.HQ + s.HKV + s.HI; h += kWarps) {
-    if (h < s.HQ) {
-      rotate_head(row + h * 2 * s.DH, c, n, half, s.DH, row + h * 2 * s.DH, lane);
-    } else if (h < s.HQ + s.HKV) {
-      rotate_head(row + s.k + (h - s.HQ) * s.DH, c, n, half, s.DH, keys + (h - s.HQ) * s.DH, lane);
-    } else {
-      bf16* x = row + s.index_q + (h - s.HQ - s.HKV) * s.DI;
-      norm_head(x, w.index_q_norm, s.DI, s.eps, x, lane);
-      rotate_head(x, c, n, half, s.DI, x, lane);
-    }
-  }
-  for (int i = threadIdx.x; i < s.HKV * s.DH; i += kThreads) values[i] = row[s.v + i];
-}
-
 // Raw index key of position p >= the start of row t's block: of this step, or pending from before.
 __device__ bf16 raw_key(const QsaShape& s, const bf16* projected, const bf16* pending, const StepRows& r, int b, int p, int i) {
   if (p >= r.start[b]) return projected[static_cast<std::size_t>(r.first_row[b] + p - r.start[b]) * s.row + s.index_k + i];
   return pending[p % s.R * s.DI + i];
 }
 
-// A block per row; only a row that completes a block of tokens works. Shared: [DI] pooled.
-__global__ void qsa_pool_kernel(const QsaShape s, const QsaWeightsView w, const bf16* projected, const StepRows r) {
-  wait_for_previous();
-  extern __shared__ unsigned char memory[];
-  auto* pooled = reinterpret_cast<bf16*>(memory);
-  float* cosines = reinterpret_cast<float*>(memory + (s.DI * sizeof(bf16) + 15) / 16 * 16);
-  float* sines = cosines + s.DR / 2;
-  const int t = blockIdx.x, position = r.position[t];
-  if ((position + 1) % s.R != 0) return;
-  const int b = sequence_of(r, t), block = position / s.R;
-  const auto* pending = reinterpret_cast<const bf16*>(slot_memory(r, r.slot[b]) + s.pending_offset);
-  for (int i = threadIdx.x; i < s.DI; i += kThreads) {
+// One warp: mean [DI] of the raw keys of a block, and the angles [DR / 2] of its first token.
+__device__ void pool_block(const QsaShape& s, const QsaWeightsView& w, const bf16* projected, const bf16* pending, const StepRows& r, int b,
+                           int block, bf16* pooled, float* cosines, float* sines, int lane) {
+#pragma unroll 1
+  for (int i = lane; i < s.DR; i += 32) {
+    const bool sine = i >= s.DR / 2;
+    (sine ? sines - s.DR / 2 : cosines)[i] = rope_value(sine, block * s.R, w.frequencies[sine ? i - s.DR / 2 : i], s.rope_factor);
+  }
+#pragma unroll 1
+  for (int i = lane; i < s.DI; i += 32) {
     float sum = 0.0f;
     for (int j = 0; j < s.R; ++j) sum += to_f32(raw_key(s, projected, pending, r, b, block * s.R + j, i));
     pooled[i] = to_b16(sum / static_cast<float>(s.R));
   }
-  for (int i = threadIdx.x; i < s.DR; i += kThreads)
-    cosines[i] = rope_value(i >= s.DR / 2, block * s.R, w.frequencies[i % (s.DR / 2)], s.rope_factor);
-  __syncthreads();  // the pooled key and the angles are written
-  if (threadIdx.x >= 32) return;
-  std::byte* page = page_of(r, b, block, r.page_tokens / s.R);
-  bf16* key = reinterpret_cast<bf16*>(page + s.keys_offset) + static_cast<std::size_t>(block % (r.page_tokens / s.R)) * s.DI;
-  norm_head(pooled, w.index_k_norm, s.DI, s.eps, pooled, static_cast<int>(threadIdx.x));
-  rotate_head(pooled, cosines, sines, s.DR / 2, s.DI, key, static_cast<int>(threadIdx.x));
+  __syncwarp();  // the pooled key and the angles are written
 }
 
-// A thread owns one element of the pending keys of one sequence: saves first, they read what was pending before the step.
-__global__ void qsa_move_pending_kernel(const QsaShape s, const bf16* projected, const StepRows r) {
+// The block's threads: element e of the pending keys belongs to one of them. Saves first, they read what was pending before the step.
+__device__ void move_pending(const QsaShape& s, const bf16* projected, bf16* pending, const StepRows& r, int b) {
+  const int first = r.first_row[b], count = r.first_row[b + 1] - first;
+  for (int e = threadIdx.x; e < (s.R - 1) * s.DI; e += kPrepareThreads) {
+    const auto write = [&](bf16* to, int rows) {
+      const int length = r.start[b] + rows, p = length / s.R * s.R + e / s.DI;  // nothing pending has one representation, zero
+      to[e] = p < length ? raw_key(s, projected, pending, r, b, p, e % s.DI) : bf16{};
+    };
+    for (int i = 0; i < count; ++i)
+      if (r.save_slot[first + i] >= 0) write(reinterpret_cast<bf16*>(slot_memory(r, r.save_slot[first + i]) + s.pending_offset), i + 1);
+    write(pending, count);
+  }
+}
+
+// A block per row, a warp per head. The one row of a sequence that may pool keys pending from before the step, the row that completes their
+// block, or else the last, moves the pending keys: so the order of blocks does not matter.
+__global__ void __launch_bounds__(1024) qsa_prepare_kernel(const QsaShape s, const QsaWeightsView w, bf16* projected, const float* cosines,
+                                                           const float* sines, bool normed, const StepRows r) {
   wait_for_previous();
-  const int e = blockIdx.y * kThreads + threadIdx.x, b = blockIdx.x;
-  if (e >= (s.R - 1) * s.DI) return;
-  const int j = e / s.DI, first = r.first_row[b], count = r.first_row[b + 1] - first;
+  extern __shared__ float memory[];
+  const int t = blockIdx.x, lane = threadIdx.x % 32, half = s.DR / 2;
+  bf16* row = projected + static_cast<std::size_t>(t) * s.row;
+  const float* c = cosines + static_cast<std::size_t>(t) * half;
+  const float* n = sines + static_cast<std::size_t>(t) * half;
+  const int b = sequence_of(r, t), position = r.position[t], heads = s.HQ + s.HKV + s.HI;
   auto* pending = reinterpret_cast<bf16*>(slot_memory(r, r.slot[b]) + s.pending_offset);
-  const auto write = [&](bf16* to, int rows) {
-    const int length = r.start[b] + rows, p = length / s.R * s.R + j;  // nothing pending has one representation, zero
-    to[e] = p < length ? raw_key(s, projected, pending, r, b, p, e % s.DI) : bf16{};
-  };
-  for (int i = 0; i < count; ++i)
-    if (r.save_slot[first + i] >= 0) write(reinterpret_cast<bf16*>(slot_memory(r, r.save_slot[first + i]) + s.pending_offset), i + 1);
-  write(pending, count);
+  std::byte* page = page_of(r, b, position, r.page_tokens);
+  const std::size_t in_page = static_cast<std::size_t>(position % r.page_tokens) * s.HKV * s.DH;
+  bf16* keys = reinterpret_cast<bf16*>(page + s.k_offset) + in_page;
+  bf16* values = reinterpret_cast<bf16*>(page + s.v_offset) + in_page;
+  const int pool_task = min(kPrepareThreads / 32, heads + 2) - 1;  // the longest: its warp has the fewest others
+#pragma unroll 1
+  for (int task = threadIdx.x / 32; task < heads + 2; task += kPrepareThreads / 32) {
+    if (task == 0) {
+      for (int i = lane; i < s.HKV * s.DH; i += 32) values[i] = row[s.v + i];
+      continue;
+    }
+    // One norm and one rotation for all of them: what a step of few rows waits for is mostly its instructions.
+    const bool pools = task == pool_task;
+    const int h = task < pool_task ? task - 1 : task - 2;
+    const bool index_query = !pools && h >= s.HQ + s.HKV;
+    bf16* x = h < s.HQ ? row + h * 2 * s.DH : row + s.k + (h - s.HQ) * s.DH;
+    bf16* out = h < s.HQ ? x : keys + (h - s.HQ) * s.DH;
+    const float *scale = h < s.HQ ? w.q_norm : w.k_norm, *head_cosines = c, *head_sines = n;
+    if (index_query) x = out = row + s.index_q + (h - s.HQ - s.HKV) * s.DI, scale = w.index_q_norm;
+    if (pools) {
+      if ((position + 1) % s.R != 0) continue;
+      const int block = position / s.R, per_page = r.page_tokens / s.R;
+      auto* pooled = reinterpret_cast<bf16*>(memory + s.DR);
+      pool_block(s, w, projected, pending, r, b, block, pooled, memory, memory + half, lane);
+      x = pooled, scale = w.index_k_norm, head_cosines = memory, head_sines = memory + half;
+      out = reinterpret_cast<bf16*>(page_of(r, b, block, per_page) + s.keys_offset) + static_cast<std::size_t>(block % per_page) * s.DI;
+    }
+    const bool of_index = pools || index_query;
+    const int width = of_index ? s.DI : s.DH;
+    if (!normed || of_index) norm_head(x, scale, width, s.eps, x, lane);
+    rotate_head(x, head_cosines, head_sines, half, width, out, lane);
+  }
+  const int first = r.first_row[b], count = r.first_row[b + 1] - first;
+  if (t - first != min(count - 1, s.R - 1 - r.start[b] % s.R)) return;
+  __syncthreads();  // what was pending has been pooled
+  move_pending(s, projected, pending, r, b);
 }
 
 }  // namespace
@@ -139,20 +153,11 @@ void qsa_norm(const QsaShape& s, const QsaWeightsView& w, bf16* projected, int T
   launch("qsa_norm", qsa_norm_kernel, {dim3(static_cast<unsigned>(T)), dim3(kThreads)}, stream, s, w, projected);
 }
 
-void qsa_rotate(const QsaShape& s, const QsaWeightsView& w, bf16* projected, const float* cos, const float* sin, const StepRows& r,
-                const Stream& stream) {
-  launch("qsa_rotate", qsa_rotate_kernel, {dim3(static_cast<unsigned>(r.T)), dim3(kThreads)}, stream, s, w, projected, cos, sin, r);
-}
-
-void qsa_pool(const QsaShape& s, const QsaWeightsView& w, const bf16* projected, const StepRows& r, const Stream& stream) {
-  const std::size_t shared = (s.DI * sizeof(bf16) + 15) / 16 * 16 + static_cast<std::size_t>(s.DR) * sizeof(float);
-  launch("qsa_pool", qsa_pool_kernel, {dim3(static_cast<unsigned>(r.T)), dim3(kThreads), shared}, stream, s, w, projected, r);
-}
-
-void qsa_move_pending(const QsaShape& s, const bf16* projected, const StepRows& r, const Stream& stream) {
-  launch("qsa_move_pending", qsa_move_pending_kernel,
-         {dim3(static_cast<unsigned>(r.B), static_cast<unsigned>(ceil_div((s.R - 1) * s.DI, kThreads))), dim3(kThreads)}, stream, s,
-         projected, r);
+void qsa_prepare(const QsaShape& s, const QsaWeightsView& w, bf16* projected, const float* cos, const float* sin, bool normed,
+                 const StepRows& r, const Stream& stream) {
+  const std::size_t shared = static_cast<std::size_t>(s.DR) * sizeof(float) + static_cast<std::size_t>(s.DI) * sizeof(bf16);
+  launch("qsa_prepare", qsa_prepare_kernel, {dim3(static_cast<unsigned>(r.T)), dim3(kPrepareThreads), shared}, stream, s, w, projected, cos,
+         sin, normed, r);
 }
 
 }  // namespace tetrad::cuda
