@@ -225,7 +225,7 @@ void moe_layer(const DeviceMoe& w, int layer, const StepContext& step) {
                    .renormalise = c.norm_topk_prob};
   const LinearGroups up{.num_groups = E,
                         .num_active_bound = std::min(E, pairs),
-                        .num_tiles_bound = pairs / kLinearRows + std::min(E, pairs),
+                        .num_tiles_bound = pairs / kGroupTileRows + std::min(E, pairs),
                         .first = ws.grouping.first,
                         .active = ws.grouping.active,
                         .num_active = ws.grouping.num_active,
@@ -258,11 +258,14 @@ void moe_layer(const DeviceMoe& w, int layer, const StepContext& step) {
   linear(w.gate_up, {.T = pairs, .x = ws.x, .ldx = D, .y = ws.hidden, .ldy = ws.hidden_ld, .groups = &up}, step.stream);
   moe_activate(pairs, s.F, ws.hidden, ws.hidden_ld, ws.act, ws.act_ld, step.stream);
   linear(w.down, from_act, step.stream);
-  moe_combine(T, EK, D, ws.expert_weights, ws.grouping.place, ws.expert_out, ws.routed, step.stream);
-  step.tap(layer, "moe.routed_out", ws.routed, {{T, D}});
   moe_activate(T, s.FS, ws.moe_in + E, ws.moe_in_ld, ws.shared_act, ws.shared_act_ld, step.stream);
   linear(w.shared_down, from_shared_act, step.stream);
   step.tap(layer, "moe.shared_out", ws.shared_out, {{T, D}});
+  if (step.batch.taps == nullptr)  // hidden_size is a multiple of 8 (check_geometry)
+    return moe_finish(T, EK, D, ws.expert_weights, ws.grouping.place, ws.expert_out, ws.shared_out, shared_gate, ws.moe_in_ld, ws.y,
+                      step.stream);
+  moe_combine(T, EK, D, ws.expert_weights, ws.grouping.place, ws.expert_out, ws.routed, step.stream);
+  step.tap(layer, "moe.routed_out", ws.routed, {{T, D}});
   moe_add_shared(T, D, ws.routed, ws.shared_out, shared_gate, ws.moe_in_ld, ws.y, step.stream);
 }
 

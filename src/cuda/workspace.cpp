@@ -80,7 +80,7 @@ void Workspace::place(const Config& c, int max_rows, std::byte* memory, std::siz
   take(grouping.token, pairs);
   take(grouping.active, E);
   take(grouping.num_active, 1);
-  take(grouping.tiles, pairs / kLinearRows + 1 + E);
+  take(grouping.tiles, pairs / kGroupTileRows + 1 + E);
   take(grouping.num_tiles, 1);
   take(grouping.records, std::min(E, pairs));
   take(hidden, pairs * hidden_ld);

@@ -148,7 +148,7 @@ TEST_P(GroupedLinear, equals_one_product_per_group) {
         stream.copy(data.data() + e * stride, experts[e].data.data(), stride);
         stream.copy(scales.data() + e * scale_stride, experts[e].device_scales.data(), scale_stride * sizeof(float));
         if (sizes[e] > 0) active.push_back(e);
-        for (int row = 0; row < sizes[e]; row += kLinearRows) tiles.push_back({e, first.back() + row});
+        for (int row = 0; row < sizes[e]; row += kGroupTileRows) tiles.push_back({e, first.back() + row});
         first.push_back(first.back() + sizes[e]);
       }
       const int rows = first.back();

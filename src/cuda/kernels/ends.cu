@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "base/error.h"
 #include "cuda/kernels/device_math.cuh"
 #include "cuda/runtime/launch.cuh"
 
@@ -10,12 +11,16 @@ namespace {
 
 constexpr int kThreads = 256;
 
-__global__ void embed_kernel(const bf16* embedding, int D, int HC, bf16* streams, const StepRows r) {
+// Rows are multiples of 16 bytes.
+__global__ void __launch_bounds__(kThreads) embed_kernel(const bf16* embedding, int D, int HC, bf16* streams, const StepRows r) {
   wait_for_previous();
   const std::size_t t = blockIdx.x;
-  const bf16* from = embedding + static_cast<std::size_t>(checked(r.token_ids[t], r.vocab_size)) * D;
-  for (int d = threadIdx.x; d < D; d += kThreads)
-    for (int s = 0; s < HC; ++s) streams[(t * HC + s) * D + d] = from[d];
+  const auto* from = reinterpret_cast<const uint4*>(embedding + static_cast<std::size_t>(checked(r.token_ids[t], r.vocab_size)) * D);
+  auto* to = reinterpret_cast<uint4*>(streams + t * HC * D);
+  for (int p = threadIdx.x; p < D / 8; p += kThreads) {
+    const uint4 piece = from[p];
+    for (int s = 0; s < HC; ++s) to[s * (D / 8) + p] = piece;
+  }
 }
 
 __global__ void take_rows_kernel(const bf16* x, int D, const int* logit_rows, bf16* wanted, const StepRows r) {
@@ -38,19 +43,19 @@ __global__ void widen_logits_kernel(const bf16* logits, int V, const int* logit_
   if (__syncthreads_and(finite) == 0 && threadIdx.x == 0) record_fault(r, checked(logit_rows[i], r.T), num_layers, FaultKind::kLogits);
 }
 
-__global__ void advance_lengths_kernel(std::size_t offset, const StepRows r) {
+__global__ void __launch_bounds__(kThreads) advance_lengths_kernel(std::size_t offset, const StepRows r) {
   wait_for_previous();
-  const int b = blockIdx.x * kThreads + threadIdx.x;
-  if (b >= r.B) return;
+  const int b = blockIdx.x;
   const auto write = [&](int slot, int length) { *reinterpret_cast<std::int64_t*>(slot_memory(r, slot) + offset) = length; };
-  for (int t = r.first_row[b]; t < r.first_row[b + 1]; ++t)
+  for (int t = r.first_row[b] + static_cast<int>(threadIdx.x); t < r.first_row[b + 1]; t += kThreads)
     if (r.save_slot[t] >= 0) write(r.save_slot[t], r.position[t] + 1);
-  write(r.slot[b], r.start[b] + r.first_row[b + 1] - r.first_row[b]);
+  if (threadIdx.x == 0) write(r.slot[b], r.start[b] + r.first_row[b + 1] - r.first_row[b]);
 }
 
 }  // namespace
 
 void embed(const bf16* embedding, int D, int HC, bf16* streams, const StepRows& r, const Stream& stream) {
+  TETRAD_CHECK(D % 8 == 0, "embed: D {}", D);
   launch("embed", embed_kernel, {dim3(static_cast<unsigned>(r.T)), dim3(kThreads)}, stream, embedding, D, HC, streams, r);
 }
 
@@ -67,8 +72,7 @@ void widen_logits(const bf16* logits, int V, const int* logit_rows, int count, i
 }
 
 void advance_lengths(std::size_t length_offset, const StepRows& r, const Stream& stream) {
-  launch("advance_lengths", advance_lengths_kernel, {dim3(static_cast<unsigned>((r.B + kThreads - 1) / kThreads)), dim3(kThreads)}, stream,
-         length_offset, r);
+  launch("advance_lengths", advance_lengths_kernel, {dim3(static_cast<unsigned>(r.B)), dim3(kThreads)}, stream, length_offset, r);
 }
 
 }  // namespace tetrad::cuda

@@ -8,7 +8,8 @@
 //   Order     K is cut into segments of 320 columns (FP8: one scale block). In a segment m16n8k16 steps, k ascending, from zero; segments
 //             ascending. Weights are always the 16-row operand, so a row's bits depend on neither T nor on the kernel that ran
 //   NaN       reaches y; rows past T and columns past K are never read, not multiplied by zero
-//   Launch    few: grid (N/16, groups), one warp per segment up to 32; many: grid (N/128, T/128 or tiles), 256 threads, 4 stages
+//   Launch    few: grid (N/16, groups), one warp per segment up to 32; many: tiles of 128 outputs by 128 rows (groups: 96) through all
+//             multiprocessors, 256 threads, wgmma where there is one
 //   Bytes     W once up to 16 rows (bandwidth-bound); 2*N*K*T operations above
 //   Oracle    cpu::matmul
 //   Tests     gpu/linear_test
@@ -21,7 +22,7 @@ namespace tetrad::cuda {
 
 inline constexpr int kFragmentRows = 16, kFragmentColumns = 32;
 inline constexpr int kSegmentFragments = 10;  // fragments of 32 columns per segment of a bf16 weight
-inline constexpr int kLinearRows = 128;       // tokens per tile of the many-row kernel
+inline constexpr int kGroupTileRows = 96;     // rows per tile of a group in the many-row kernels
 
 // A weight [N, K] as the tensor cores take it: fragments of 16 rows by 32 columns, [ceil(N/16)][ceil(K/32)][lane][16 bf16 or codes], so
 // that a lane finds its operands of two multiply steps in one piece. Padding is zero. Does not own its memory.
@@ -50,7 +51,7 @@ struct LinearGroups {
   const int* first = nullptr;       // [num_groups + 1], device
   const int* active = nullptr;      // [num_active] groups that have rows, device
   const int* num_active = nullptr;  // device
-  const int2* tiles = nullptr;      // [num_tiles] (group, first row of y), kLinearRows rows at most each, device
+  const int2* tiles = nullptr;      // [num_tiles] (group, first row of y), kGroupTileRows rows at most each, device
   const int* num_tiles = nullptr;   // device
   std::size_t data_stride = 0;      // bytes from one group's weights to the next
   std::size_t scale_stride = 0;     // floats

@@ -7,7 +7,7 @@
 namespace tetrad::cuda {
 namespace {
 
-constexpr int kTileN = 128, kTileT = kLinearRows, kStages = 4, kThreads = 256;
+constexpr int kTileN = 128, kTileT = 128, kStages = 4, kThreads = 256;
 
 template <bool kFp8>
 struct Stage {
@@ -49,6 +49,7 @@ __global__ void __launch_bounds__(kThreads, 1) linear_many_kernel(const LinearPa
     g = of_group(p, tile.x);
     t0 = tile.y;
     if (t0 < g.begin || t0 >= g.end) __trap();
+    g.end = min(g.end, t0 + kGroupTileRows);
   } else {
     g = whole(p);
     t0 = blockIdx.y * kTileT;

@@ -9,15 +9,17 @@
 namespace tetrad::cuda {
 namespace {
 
-constexpr int kTileN = 128, kTileT = kLinearRows, kStageK = 64, kStages = 6;
+constexpr int kTileN = 128, kStageK = 64, kStages = 6;
+constexpr int kWholeRows = 128;  // rows of a tile; of a group kGroupTileRows, or kFewGroupRows: groups rarely fill a tile
+constexpr int kFewGroupRows = 64;
 constexpr int kThreads = 256;
 constexpr int kBf16Segment = kSegmentFragments / 2, kFp8Segment = 2;  // stages; other FP8 scale blocks take the portable kernel
 constexpr int kFetch = 6;                                             // stages between the fetch of weights into L2 and their use
 constexpr int kAhead = 4, kInFlight = 2;  // stages between load and use; of these with copies that are not waited for yet
 constexpr int kRasterTiles = 8;           // tiles of rows that share a weight while it is in L2
-constexpr int kStageBytes = kTileT * kStageK * 2;
+constexpr int kStageBytes = kWholeRows * kStageK * 2;
 constexpr int kStoreBytes = 48;  // a row of 16 outputs on its way out, padded against bank conflicts
-constexpr std::size_t kSharedBytes = kStages * kStageBytes + 8 * kTileT * kStoreBytes;
+constexpr std::size_t kSharedBytes = kStages * kStageBytes + 8 * kWholeRows * kStoreBytes;
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
@@ -29,7 +31,7 @@ struct Tile {
 // Blocks that run at the same time share weights and rows: tiles go by groups of kRasterTiles tiles of rows, outputs outermost in a group.
 __device__ __forceinline__ bool find_tile(const LinearParams& p, int index, Tile* tile) {
   const bool grouped = p.groups.first != nullptr;
-  const int n_tiles = (p.N + kTileN - 1) / kTileN, t_tiles = grouped ? *p.groups.num_tiles : (p.T + kTileT - 1) / kTileT;
+  const int n_tiles = (p.N + kTileN - 1) / kTileN, t_tiles = grouped ? *p.groups.num_tiles : (p.T + kWholeRows - 1) / kWholeRows;
   if (index >= n_tiles * t_tiles) return false;
   const int raster = index / (kRasterTiles * n_tiles), within = index % (kRasterTiles * n_tiles);
   const int height = min(kRasterTiles, t_tiles - raster * kRasterTiles);
@@ -40,9 +42,10 @@ __device__ __forceinline__ bool find_tile(const LinearParams& p, int index, Tile
     tile->group = of_group(p, some.x);
     tile->t0 = some.y;
     if (tile->t0 < tile->group.begin || tile->t0 >= tile->group.end) __trap();
+    tile->group.end = min(tile->group.end, tile->t0 + kGroupTileRows);
   } else {
     tile->group = whole(p);
-    tile->t0 = t * kTileT;
+    tile->t0 = t * kWholeRows;
   }
   return true;
 }
@@ -52,8 +55,9 @@ struct Shared {
 };
 
 // Every thread loads a share of every stage, kAhead stages before it is multiplied, across tiles.
+template <int kTileRows>
 struct Loader {
-  static constexpr int kRows = kTileT / (kThreads / 8);
+  static constexpr int kRows = kTileRows / (kThreads / 8);
   const LinearParams& p;
   std::byte* x_stages;
   Shared& shared;
@@ -125,7 +129,7 @@ __device__ __forceinline__ void fetch_ahead(const std::byte* fragments, int stag
 }
 
 // What a warp carries from stage to stage of a tile.
-template <bool kFp8, int kRows>
+template <bool kFp8, int kRows, class Loader>
 struct Multiplier {
   Loader& loader;
   int it, pending = -1;  // stages started in all; a slot that is still read
@@ -170,13 +174,13 @@ struct Multiplier {
 
 // Segments are written out, so that weights come one stage ahead into registers of their own (and further ahead into L2); what is left of
 // the last segment goes stage by stage.
-template <bool kFp8, int kRows>
+template <bool kFp8, int kRows, class Loader>
 __device__ __forceinline__ void multiply_tile(const LinearParams& p, const Tile& tile, Loader& loader, int& it, float (&total)[kRows / 2]) {
   constexpr int kSegment = kFp8 ? kFp8Segment : kBf16Segment;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, k_stages = loader.k_stages, full_segments = k_stages / kSegment;
   const int fragment_row = min(tile.n0 / kFragmentRows + warp, p.n_fragments - 1);
   const std::byte* fragments = tile.group.data + static_cast<std::size_t>(fragment_row) * p.k_fragments * WeightFragment<kFp8>::kBytes;
-  Multiplier<kFp8, kRows> m{loader, it};
+  Multiplier<kFp8, kRows, Loader> m{loader, it};
   const auto fold = [&](int segment) {
     float scale[2] = {1.0f, 1.0f};
     if constexpr (kFp8) {
@@ -219,7 +223,7 @@ __device__ __forceinline__ void multiply_tile(const LinearParams& p, const Tile&
 template <int kRows>
 __device__ __forceinline__ void store_tile(const LinearParams& p, const Tile& tile, std::byte* staging, const float (&total)[kRows / 2]) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n0 = tile.n0 + warp * kFragmentRows;
-  std::byte* out = staging + warp * kTileT * kStoreBytes;
+  std::byte* out = staging + warp * kWholeRows * kStoreBytes;
   __syncwarp();  // the last tile's rows have been read
 #pragma unroll
   for (int j = 0; j < kRows / 8; j += 2) {
@@ -252,14 +256,14 @@ __device__ __forceinline__ void store_tile(const LinearParams& p, const Tile& ti
   }
 }
 
-template <bool kFp8, int kRows>
+template <bool kFp8, int kRows, class Loader>
 __device__ __forceinline__ void finish_tile(const LinearParams& p, const Tile& tile, Loader& loader, int& it) {
   float total[kRows / 2];
   multiply_tile<kFp8, kRows>(p, tile, loader, it, total);
   store_tile<kRows>(p, tile, loader.x_stages + kStages * kStageBytes, total);
 }
 
-template <bool kFp8>
+template <bool kFp8, bool kGrouped>
 __global__ void __launch_bounds__(kThreads, 1) linear_wgmma_kernel(const LinearParams p) {
   extern __shared__ __align__(1024) std::byte x_stages[];
   __shared__ Shared shared;
@@ -269,7 +273,8 @@ __global__ void __launch_bounds__(kThreads, 1) linear_wgmma_kernel(const LinearP
   }
   __syncthreads();  // the barriers are set up
   wait_for_previous();
-  Loader loader{.p = p, .x_stages = x_stages, .shared = shared, .k_stages = (p.k_fragments + 1) / 2};
+  constexpr int kTileRows = kGrouped ? kGroupTileRows : kWholeRows;
+  Loader<kTileRows> loader{.p = p, .x_stages = x_stages, .shared = shared, .k_stages = (p.k_fragments + 1) / 2};
   loader.plan(blockIdx.x);
   loader.open_tile();
   for (int i = 0; i < kAhead; ++i) loader.load();
@@ -278,16 +283,16 @@ __global__ void __launch_bounds__(kThreads, 1) linear_wgmma_kernel(const LinearP
   Tile tile;
   for (int index = blockIdx.x; find_tile(p, index, &tile); index += gridDim.x) {
     loader.plan(index + static_cast<int>(gridDim.x));
-    if (tile.group.end - tile.t0 <= kTileT / 2)
-      finish_tile<kFp8, kTileT / 2>(p, tile, loader, it);
+    if (kGrouped && tile.group.end - tile.t0 <= kFewGroupRows)
+      finish_tile<kFp8, kFewGroupRows>(p, tile, loader, it);
     else
-      finish_tile<kFp8, kTileT>(p, tile, loader, it);
+      finish_tile<kFp8, kTileRows>(p, tile, loader, it);
   }
 }
 
 #else
 
-template <bool kFp8>
+template <bool kFp8, bool kGrouped>
 __global__ void linear_wgmma_kernel(const LinearParams) {
   wait_for_previous();
   __trap();  // never launched on this target
@@ -295,12 +300,18 @@ __global__ void linear_wgmma_kernel(const LinearParams) {
 
 #endif
 
+template <bool kFp8, bool kGrouped>
+void launch_wgmma(const LinearParams& p, const Stream& stream) {
+  const auto kernel = linear_wgmma_kernel<kFp8, kGrouped>;
+  allow_shared("linear_wgmma", kernel, kSharedBytes);
+  const int tiles = ceil_div(p.N, kTileN) * (kGrouped ? p.groups.num_tiles_bound : ceil_div(p.T, kWholeRows));
+  launch(linear_stem("linear_wgmma", p, stream), kernel,
+         {dim3(static_cast<unsigned>(std::min(tiles, stream.multiprocessors()))), dim3(kThreads), kSharedBytes}, stream, p);
+}
+
 template <bool kFp8>
 void launch_wgmma(const LinearParams& p, const Stream& stream) {
-  allow_shared("linear_wgmma", linear_wgmma_kernel<kFp8>, kSharedBytes);
-  const int tiles = ceil_div(p.N, kTileN) * (p.groups.first != nullptr ? p.groups.num_tiles_bound : ceil_div(p.T, kTileT));
-  launch(linear_stem("linear_wgmma", p, stream), linear_wgmma_kernel<kFp8>,
-         {dim3(static_cast<unsigned>(std::min(tiles, stream.multiprocessors()))), dim3(kThreads), kSharedBytes}, stream, p);
+  p.groups.first != nullptr ? launch_wgmma<kFp8, true>(p, stream) : launch_wgmma<kFp8, false>(p, stream);
 }
 
 }  // namespace

@@ -1,6 +1,9 @@
 #include "cuda/kernels/moe.h"
 
+#include "base/error.h"
+
 #include "cuda/kernels/moe.cuh"
+#include "cuda/kernels/pieces.cuh"
 #include "cuda/runtime/launch.cuh"
 
 namespace tetrad::cuda {
@@ -31,6 +34,44 @@ __global__ void moe_activate_kernel(int rows, int F, const bf16* hidden, int ld,
   const std::size_t row = i / F, f = i % F;
   const bf16* h = hidden + row * ld;
   act[row * ld_act + f] = activated(h[f], h[F + f]);
+}
+
+// Eight columns to a thread.
+__global__ void __launch_bounds__(kThreads) moe_activate_pieces_kernel(int rows, int F, const bf16* hidden, int ld, bf16* act, int ld_act) {
+  wait_for_previous();
+  const int i = blockIdx.x * kThreads + threadIdx.x, pieces = F / 8;
+  if (i >= rows * pieces) return;
+  const int row = i / pieces, p = i % pieces;
+  const bf16* h = hidden + static_cast<std::size_t>(row) * ld;
+  Eight gate = expand(piece(h, p));
+  const Eight up = expand(piece(h + F, p));
+  silu_all(gate.x);
+#pragma unroll
+  for (int e = 0; e < 8; ++e) gate.x[e] = round_b16(gate.x[e]) * up.x[e];
+  reinterpret_cast<uint4*>(act + static_cast<std::size_t>(row) * ld_act)[p] = round_eight(gate);
+}
+
+// moe_combine and moe_add_shared, eight columns to a thread.
+__global__ void __launch_bounds__(kThreads) moe_finish_kernel(int T, int EK, int D, const float* weights, const int* place,
+                                                              const bf16* experts, const bf16* shared, const bf16* gate, int ld, bf16* y) {
+  wait_for_previous();
+  const int i = blockIdx.x * kThreads + threadIdx.x, pieces = D / 8;
+  if (i >= T * pieces) return;
+  const int t = i / pieces, p = i % pieces;
+  Eight sum = {};
+#pragma unroll 5
+  for (int k = 0; k < EK; ++k) {
+    const int row = checked(place[t * EK + k], T * EK);
+    const float weight = weights[t * EK + k];
+    const Eight e = expand(piece(experts + static_cast<std::size_t>(row) * D, p));
+#pragma unroll
+    for (int j = 0; j < 8; ++j) sum.x[j] += round_b16(weight * e.x[j]);
+  }
+  const Eight other = expand(piece(shared + static_cast<std::size_t>(t) * D, p));
+  const float share = round_b16(sigmoid_f32(to_f32(gate[static_cast<std::size_t>(t) * ld])));
+#pragma unroll
+  for (int j = 0; j < 8; ++j) sum.x[j] = round_b16(sum.x[j]) + round_b16(share * other.x[j]);
+  reinterpret_cast<uint4*>(y)[i] = round_eight(sum);
 }
 
 __global__ void moe_combine_kernel(int T, int EK, int D, const float* weights, const int* place, const bf16* experts, bf16* routed) {
@@ -70,6 +111,10 @@ void moe_group(const int* ids, int T, int E, int EK, const MoeGrouping& g, const
 }
 
 void moe_activate(int rows, int F, const bf16* hidden, int ld, bf16* act, int ld_act, const Stream& stream) {
+  const bool aligned = reinterpret_cast<std::uintptr_t>(hidden) % 16 == 0 && reinterpret_cast<std::uintptr_t>(act) % 16 == 0;
+  if (F % 8 == 0 && ld % 8 == 0 && ld_act % 8 == 0 && aligned)
+    return launch("moe_activate", moe_activate_pieces_kernel, elements(static_cast<std::size_t>(rows) * F / 8), stream, rows, F, hidden, ld,
+                  act, ld_act);
   launch("moe_activate", moe_activate_kernel, elements(static_cast<std::size_t>(rows) * F), stream, rows, F, hidden, ld, act, ld_act);
 }
 
@@ -79,6 +124,13 @@ void moe_combine(int T, int EK, int D, const float* weights, const int* place, c
 
 void moe_add_shared(int T, int D, const bf16* routed, const bf16* shared, const bf16* gate, int ld, bf16* y, const Stream& stream) {
   launch("moe_add_shared", moe_add_shared_kernel, elements(static_cast<std::size_t>(T) * D), stream, T, D, routed, shared, gate, ld, y);
+}
+
+void moe_finish(int T, int EK, int D, const float* weights, const int* place, const bf16* experts, const bf16* shared, const bf16* gate,
+                int ld, bf16* y, const Stream& stream) {
+  TETRAD_CHECK(D % 8 == 0, "moe_finish: D {}", D);
+  launch("moe_finish", moe_finish_kernel, elements(static_cast<std::size_t>(T) * D / 8), stream, T, EK, D, weights, place, experts, shared,
+         gate, ld, y);
 }
 
 }  // namespace tetrad::cuda

@@ -142,10 +142,10 @@ __device__ __forceinline__ void group_pairs(const int* ids, int pairs, int E, in
     int num_rows, num_active, num_tiles;
     const int row = first + block_prefix<kThreads>(count, warp_sums, &num_rows);
     const int place = active + block_prefix<kThreads>(count > 0 ? 1 : 0, warp_sums, &num_active);
-    int tile = tiles + block_prefix<kThreads>((count + kLinearRows - 1) / kLinearRows, warp_sums, &num_tiles);
+    int tile = tiles + block_prefix<kThreads>((count + kGroupTileRows - 1) / kGroupTileRows, warp_sums, &num_tiles);
     if (e < E) g.first[e] = next[e] = row;
     if (count > 0) g.active[place] = e, g.records[place] = make_int4(e, row, row + count, 0);
-    for (int i = 0; i < count; i += kLinearRows) g.tiles[tile++] = make_int2(e, row + i);
+    for (int i = 0; i < count; i += kGroupTileRows) g.tiles[tile++] = make_int2(e, row + i);
     first += num_rows, active += num_active, tiles += num_tiles;
   }
   if (threadIdx.x == 0) {

@@ -36,7 +36,7 @@ struct MoeGrouping {
   int* token;       // [T*EK]
   int* active;      // [min(E, T*EK)]
   int* num_active;  // [1]
-  int2* tiles;      // [ceil(T*EK / kLinearRows) + E]
+  int2* tiles;      // [ceil(T*EK / kGroupTileRows) + E]
   int* num_tiles;   // [1]
   int4* records;    // [min(E, T*EK)] of the active ones: expert, first place, place past the last, 0
 };
@@ -48,6 +48,10 @@ void moe_activate(int rows, int F, const bf16* hidden, int ld, bf16* act, int ld
 void moe_combine(int T, int EK, int D, const float* weights, const int* place, const bf16* experts, bf16* routed, const Stream& stream);
 // y = bf(routed + bf(bf(sigmoid(gate)) * shared)); gate of row t at gate[t * ld].
 void moe_add_shared(int T, int D, const bf16* routed, const bf16* shared, const bf16* gate, int ld, bf16* y, const Stream& stream);
+
+// Both in one, D a multiple of 8.
+void moe_finish(int T, int EK, int D, const float* weights, const int* place, const bf16* experts, const bf16* shared, const bf16* gate,
+                int ld, bf16* y, const Stream& stream);
 
 // The same for few rows in three launches, the same bits: up to kMoeFewRows rows, F a multiple of 16, a bf16 shared expert.
 inline constexpr int kMoeFewRows = 64;

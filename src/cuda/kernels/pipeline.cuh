@@ -76,6 +76,20 @@ template <int kColumns>
 __device__ __forceinline__ void wgmma_step(float (&d)[kColumns / 2], const unsigned (&a)[4], std::uint64_t b, int add);
 
 template <>
+__device__ __forceinline__ void wgmma_step<32>(float (&d)[16], const unsigned (&a)[4], std::uint64_t b, int add) {
+  asm volatile(
+      "{\n"
+      ".reg .pred add;\n"
+      "setp.ne.b32 add, %21, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+      "{%16, %17, %18, %19}, %20, add, 1, 1, 0;\n"
+      "}\n"
+      : TETRAD_F8(d, 0), TETRAD_F8(d, 8)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+}
+
+template <>
 __device__ __forceinline__ void wgmma_step<64>(float (&d)[32], const unsigned (&a)[4], std::uint64_t b, int add) {
   asm volatile(
       "{\n"
@@ -87,6 +101,22 @@ __device__ __forceinline__ void wgmma_step<64>(float (&d)[32], const unsigned (&
       "{%32, %33, %34, %35}, %36, add, 1, 1, 0;\n"
       "}\n"
       : TETRAD_F8(d, 0), TETRAD_F8(d, 8), TETRAD_F8(d, 16), TETRAD_F8(d, 24)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+}
+
+template <>
+__device__ __forceinline__ void wgmma_step<96>(float (&d)[48], const unsigned (&a)[4], std::uint64_t b, int add) {
+  asm volatile(
+      "{\n"
+      ".reg .pred add;\n"
+      "setp.ne.b32 add, %53, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, "
+      "{%48, %49, %50, %51}, %52, add, 1, 1, 0;\n"
+      "}\n"
+      : TETRAD_F8(d, 0), TETRAD_F8(d, 8), TETRAD_F8(d, 16), TETRAD_F8(d, 24), TETRAD_F8(d, 32), TETRAD_F8(d, 40)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
 }
 
