@@ -37,6 +37,9 @@ struct StepOptions {
 
 #if defined(TETRAD_WITH_CUDA)
 
+// A bf16 product of 8192^3 on one H200 by the vendor's library: what a matrix multiplication may reach there.
+constexpr double kMatrixTflops = 788;
+
 // Weights up to this size are made on the host, like those of `synth`; larger ones on the device, where they are needed.
 constexpr std::uint64_t kHostWeightBytes = std::uint64_t{1} << 20;
 
@@ -88,7 +91,20 @@ BackendOptions backend_sizes(const std::vector<StepSize>& sizes, const Config& c
   return room;
 }
 
-nlohmann::ordered_json measure(Backend& backend, const StepSize& size) {
+// Of the copy roof and of the GPU's matrix rate; a stem that does not say what it moves has neither. The times include the events around
+// every launch, some microseconds each.
+nlohmann::ordered_json stem_json(const cuda::StemTime& t, double copy_roof) {
+  nlohmann::ordered_json stem{{"stem", t.stem}, {"launches", t.launches}, {"microseconds", t.microseconds}};
+  if (t.bytes == 0) return stem;
+  const double seconds = t.microseconds * 1e-6;
+  stem["gb_per_s"] = t.bytes / seconds * 1e-9;
+  stem["share_of_copy_roof"] = t.bytes / seconds * 1e-9 / copy_roof;
+  stem["tflops"] = t.flops / seconds * 1e-12;
+  stem["share_of_matrix_roof"] = t.flops / seconds * 1e-12 / kMatrixTflops;
+  return stem;
+}
+
+nlohmann::ordered_json measure(Backend& backend, const StepSize& size, double copy_roof) {
   StatePool pool(backend);
   Stepper stepper(pool);
   std::vector<SequenceState> states;
@@ -137,7 +153,7 @@ nlohmann::ordered_json measure(Backend& backend, const StepSize& size) {
   for (const auto& t : stems) kernels += t.microseconds, launches += t.launches;
   result["kernels_milliseconds"] = kernels * 1e-3;  // with events around every launch
   result["launches"] = launches;
-  for (const auto& t : stems) result["stems"].push_back({{"stem", t.stem}, {"launches", t.launches}, {"microseconds", t.microseconds}});
+  for (const auto& t : stems) result["stems"].push_back(stem_json(t, copy_roof));
   return result;
 }
 
@@ -166,8 +182,10 @@ void bench_step(const StepOptions& options) {
                                 {"device", backend->name()}};
   for (const auto& row : backend->memory_plan().rows)
     result["memory"].push_back({{"arena", row.arena}, {"name", row.name}, {"bytes", row.bytes}});
-  result["copy_roof_gb_per_s"] = cuda::measure_copy_gb_per_s(*backend);
-  for (const StepSize& size : sizes) result["steps"].push_back(measure(*backend, size));
+  const double copy_roof = cuda::measure_copy_gb_per_s(*backend);
+  result["copy_roof_gb_per_s"] = copy_roof;
+  result["matrix_roof_tflops"] = kMatrixTflops;
+  for (const StepSize& size : sizes) result["steps"].push_back(measure(*backend, size, copy_roof));
   fmt::print("{}\n", result.dump(1));
 }
 

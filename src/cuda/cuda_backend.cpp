@@ -261,7 +261,7 @@ std::vector<StemTime> end_profile(Backend& backend) {
   CudaBackend& on_gpu = cuda_backend(backend);
   on_gpu.profile(nullptr);
   std::vector<StemTime> times;
-  for (const auto& [stem, sum] : on_gpu.profiler().take()) times.push_back({stem, sum.launches, sum.microseconds});
+  for (const auto& [stem, sum] : on_gpu.profiler().take()) times.push_back({stem, sum.launches, sum.microseconds, sum.bytes, sum.flops});
   return times;
 }
 
@@ -273,7 +273,7 @@ double measure_copy_gb_per_s(Backend& backend) {
   Profiler clock;
   double best = 0;
   for (int r = 0; r < kRounds; ++r) {
-    clock.begin("copy", stream.get());
+    clock.begin("copy", 0, 0, stream.get());
     for (int i = 0; i < kCopies; ++i) stream.copy(to.data(), from.data(), kBytes);
     clock.end(stream.get());
     best = std::max(best, 2e-3 * kCopies * kBytes / clock.take().at("copy").microseconds);

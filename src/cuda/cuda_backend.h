@@ -26,6 +26,7 @@ struct StemTime {
   std::string stem;
   int launches = 0;
   double microseconds = 0;
+  double bytes = 0, flops = 0;  // that its launches must move and multiply at least, as far as they say; 0: they do not
 };
 // Between the two, steps of a CUDA backend are timed kernel by kernel, which makes them slower. Throws InternalError for another backend.
 void start_profile(Backend& backend);

@@ -158,7 +158,7 @@ bool hc_inject_down(const HcShape& s, const DeviceLinear& down, int T, const HcI
   const LaunchShape shape{dim3(static_cast<unsigned>(p.n_fragments), kCluster), dim3(kThreads),
                           static_cast<std::size_t>((T + 1) * (s.D + 8) * 2 + kWarps * WeightRing<false>::bytes(kSlots))};
   allow_shared("hc_inject_down", hc_inject_down_kernel, shape.shared_bytes);
-  launch("hc_inject_down", hc_inject_down_kernel, shape, stream, p, s, a, low, ld_low, inject);
+  launch(linear_tag("hc_inject_down", p, false, stream), hc_inject_down_kernel, shape, stream, p, s, a, low, ld_low, inject);
   return true;
 }
 
@@ -172,7 +172,7 @@ bool hc_down(const HcShape& s, const DeviceLinear& down, int T, const bf16* norm
       static_cast<std::size_t>(kWarps * (WeightRing<false>::bytes(kSlots) + ColumnBuffers<false, 1>::elements(tokens) * 2))};
   const auto kernel = tiles == 1 ? hc_down_kernel<1> : hc_down_kernel<2>;
   if (shape.shared_bytes > 40 * 1024) allow_shared("hc_down", kernel, shape.shared_bytes);
-  launch("hc_down", kernel, shape, stream, p, s, low, ld_low, inject);
+  launch(linear_tag("hc_down", p, false, stream), kernel, shape, stream, p, s, low, ld_low, inject);
   return true;
 }
 

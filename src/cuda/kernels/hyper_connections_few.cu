@@ -135,7 +135,7 @@ void hc_up_mean(const HcShape& s, const DeviceLinear& up, int T, const bf16* low
   const LaunchShape shape{dim3(static_cast<unsigned>(s.D / kFragmentRows), static_cast<unsigned>(ceil_div(T, kTokens))),
                           dim3(static_cast<unsigned>(32 * s.HC)), per_stream * static_cast<std::size_t>(s.HC)};
   if (shape.shared_bytes > 48 * 1024) allow_shared("hc_up_mean", hc_up_mean_kernel, shape.shared_bytes);
-  launch("hc_up_mean", hc_up_mean_kernel, shape, stream, p, s, normed, x);
+  launch(linear_tag("hc_up_mean", p, false, stream), hc_up_mean_kernel, shape, stream, p, s, normed, x);
 }
 
 }  // namespace tetrad::cuda

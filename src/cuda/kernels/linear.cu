@@ -15,8 +15,13 @@ constexpr int kWideOutputs = 100 * 128;   // enough tiles of outputs for wgmma t
 
 }  // namespace
 
-std::string linear_stem(const char* name, const LinearParams& p, const Stream& stream) {
-  return stream.profiler() == nullptr ? name : fmt::format("{} {}x{}{}", name, p.N, p.K, p.groups.first == nullptr ? "" : " grouped");
+LinearTag linear_tag(const char* name, const LinearParams& p, bool fp8, const Stream& stream) {
+  if (stream.profiler() == nullptr) return {name};
+  const bool grouped = p.groups.first != nullptr;
+  const double N = p.N, K = p.K, rows = p.T, x_rows = grouped && p.groups.x_rows != nullptr ? p.groups.num_x_rows : p.T;
+  const double weight_bytes = N * K * (fp8 ? 1 : 2) * (grouped ? p.groups.num_active_bound : 1);
+  return {fmt::format("{} {}x{}{}", name, p.N, p.K, grouped ? " grouped" : ""), weight_bytes + 2 * (x_rows * K + rows * N),
+          2 * N * K * rows};
 }
 
 LinearParams linear_params(const DeviceLinear& w, const LinearArgs& a) {

@@ -106,7 +106,7 @@ void launch_few(const LinearParams& p, int num_groups, const Stream& stream) {
       static_cast<std::size_t>(sum_bytes) + static_cast<std::size_t>(shape.warps * (WeightRing<kFp8>::bytes(shape.slots) + column_bytes));
   const auto kernel = linear_few_kernel<kFp8, kTokenTiles>;
   if (shared > 48 * 1024) allow_shared("linear_few", kernel, shared);
-  launch(linear_stem("linear_few", p, stream), kernel,
+  launch(linear_tag("linear_few", p, kFp8, stream), kernel,
          {dim3(static_cast<unsigned>(p.n_fragments), static_cast<unsigned>(num_groups)), dim3(static_cast<unsigned>(32 * shape.warps)),
           shared},
          stream, p, shape);
@@ -135,7 +135,7 @@ void linear_sums(const DeviceLinear& w, const LinearArgs& a, float* sums, const 
       static_cast<std::size_t>(kUsualWarps * (WeightRing<false>::bytes(kSumSlots) + ColumnBuffers<false, 1>::elements(p.T) * 2))};
   const auto kernel = a.T <= 8 ? linear_sums_kernel<1> : linear_sums_kernel<2>;
   if (shape.shared_bytes > 48 * 1024) allow_shared("linear_sums", kernel, shape.shared_bytes);
-  launch(linear_stem("linear_sums", p, stream), kernel, shape, stream, p, sums);
+  launch(linear_tag("linear_sums", p, false, stream), kernel, shape, stream, p, sums);
 }
 
 }  // namespace tetrad::cuda

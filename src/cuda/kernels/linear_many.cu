@@ -127,7 +127,7 @@ void launch_many(const LinearParams& p, const Stream& stream) {
   constexpr std::size_t kShared = kStages * sizeof(Stage<kFp8>);
   allow_shared("linear_many", linear_many_kernel<kFp8>, kShared);
   const int tiles = p.groups.first != nullptr ? p.groups.num_tiles_bound : ceil_div(p.T, kTileT);
-  launch(linear_stem("linear_many", p, stream), linear_many_kernel<kFp8>,
+  launch(linear_tag("linear_many", p, kFp8, stream), linear_many_kernel<kFp8>,
          {dim3(static_cast<unsigned>(ceil_div(p.N, kTileN)), static_cast<unsigned>(tiles)), dim3(kThreads), kShared}, stream, p);
 }
 

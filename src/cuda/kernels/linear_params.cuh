@@ -5,6 +5,7 @@
 #include "cuda/kernels/device_math.cuh"
 #include "cuda/kernels/linear.h"
 #include "cuda/kernels/linear_fragments.cuh"
+#include "cuda/runtime/launch.cuh"
 
 namespace tetrad::cuda {
 
@@ -22,8 +23,13 @@ struct LinearParams {
 };
 
 LinearParams linear_params(const DeviceLinear& w, const LinearArgs& a);
-// The stem of a launch; a profile tells the shapes apart.
-std::string linear_stem(const char* name, const LinearParams& p, const Stream& stream);
+// How a launch shows in a profile, which tells the shapes apart: the weights once (of all groups that may have rows), x and y once.
+struct LinearTag {
+  std::string stem;
+  double bytes = 0, flops = 0;
+  operator LaunchTag() const { return {stem, bytes, flops}; }
+};
+LinearTag linear_tag(const char* name, const LinearParams& p, bool fp8, const Stream& stream);
 
 void linear_few(const LinearParams& p, bool fp8, const Stream& stream);
 void linear_many(const LinearParams& p, bool fp8, const Stream& stream);

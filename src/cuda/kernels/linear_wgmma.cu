@@ -305,7 +305,7 @@ void launch_wgmma(const LinearParams& p, const Stream& stream) {
   const auto kernel = linear_wgmma_kernel<kFp8, kGrouped>;
   allow_shared("linear_wgmma", kernel, kSharedBytes);
   const int tiles = ceil_div(p.N, kTileN) * (kGrouped ? p.groups.num_tiles_bound : ceil_div(p.T, kWholeRows));
-  launch(linear_stem("linear_wgmma", p, stream), kernel,
+  launch(linear_tag("linear_wgmma", p, kFp8, stream), kernel,
          {dim3(static_cast<unsigned>(std::min(tiles, stream.multiprocessors()))), dim3(kThreads), kSharedBytes}, stream, p);
 }
 

@@ -284,7 +284,7 @@ void launch_gate_up(const LinearParams& p, const MoeGrouping& g, bf16* act, int 
   const LaunchShape launch_shape{dim3(u(F / kFragmentRows), u(p.groups.num_active_bound)), dim3(u(32 * warps)),
                                  static_cast<std::size_t>(sum_bytes + warps * (WeightRing<kFp8, 2>::bytes(shape.slots) + column_bytes))};
   if (launch_shape.shared_bytes > 48 * 1024) allow_shared("moe_gate_up", moe_gate_up_kernel<kFp8>, launch_shape.shared_bytes);
-  launch("moe_gate_up", moe_gate_up_kernel<kFp8>, launch_shape, stream, p, shape, g.records, F, act, ld_act);
+  launch(linear_tag("moe_gate_up", p, kFp8, stream), moe_gate_up_kernel<kFp8>, launch_shape, stream, p, shape, g.records, F, act, ld_act);
 }
 
 template <bool kFp8>
@@ -296,7 +296,10 @@ void launch_down(const LinearParams& p, const LinearParams& shared, const MoeGro
   const LaunchShape launch_shape{dim3(u(p.n_fragments)), dim3(32 * kDownWarps),
                                  static_cast<std::size_t>(rest + kExpertWarps * down_warp_bytes<kFp8>(shape.slots, shape.tokens))};
   if (launch_shape.shared_bytes > 48 * 1024) allow_shared("moe_down", moe_down_kernel<kFp8>, launch_shape.shared_bytes);
-  launch("moe_down", moe_down_kernel<kFp8>, launch_shape, stream, p, shared, shape, g.records, a);
+  LinearTag tag = linear_tag("moe_down", p, kFp8, stream);
+  const LinearTag tag_shared = linear_tag("moe_down", shared, false, stream);
+  tag.bytes += tag_shared.bytes, tag.flops += tag_shared.flops;
+  launch(tag, moe_down_kernel<kFp8>, launch_shape, stream, p, shared, shape, g.records, a);
 }
 
 }  // namespace

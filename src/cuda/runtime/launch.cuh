@@ -14,13 +14,22 @@ struct LaunchShape {
   std::size_t shared_bytes = 0;
 };
 
-// `name` is the kernel's stem. An empty grid is a no-op. Dynamic shared memory above the default limit must have been allowed with
+// A launch as a profile shows it: the kernel's stem, and what it must move and multiply where somebody says.
+struct LaunchTag {
+  std::string_view stem;
+  double bytes = 0, flops = 0;
+
+  LaunchTag(const char* stem_) : stem(stem_) {}
+  LaunchTag(std::string_view stem_, double bytes_, double flops_) : stem(stem_), bytes(bytes_), flops(flops_) {}
+};
+
+// An empty grid is a no-op. Dynamic shared memory above the default limit must have been allowed with
 // allow_shared first. The kernel may begin while the one before it ends, up to its wait_for_previous (device_math.cuh), unless a profiler
 // wants to see them apart.
 template <class... Parameters, class... Args>
-void launch(std::string_view name, void (*kernel)(Parameters...), const LaunchShape& shape, const Stream& stream, Args&&... args) {
+void launch(const LaunchTag& tag, void (*kernel)(Parameters...), const LaunchShape& shape, const Stream& stream, Args&&... args) {
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
-  if (stream.profiler() != nullptr) stream.profiler()->begin(name, stream.get());
+  if (stream.profiler() != nullptr) stream.profiler()->begin(tag.stem, tag.bytes, tag.flops, stream.get());
   cudaLaunchConfig_t config = {};
   config.gridDim = shape.grid;
   config.blockDim = shape.block;
@@ -32,7 +41,7 @@ void launch(std::string_view name, void (*kernel)(Parameters...), const LaunchSh
   config.attrs = &overlap;
   config.numAttrs = stream.overlaps() && stream.profiler() == nullptr ? 1 : 0;
   check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(args)...), "{}: grid {}x{}x{}, block {}, {} bytes of shared memory",
-        name, shape.grid.x, shape.grid.y, shape.grid.z, shape.block.x * shape.block.y * shape.block.z, shape.shared_bytes);
+        tag.stem, shape.grid.x, shape.grid.y, shape.grid.z, shape.block.x * shape.block.y * shape.block.z, shape.shared_bytes);
   if (stream.profiler() != nullptr) stream.profiler()->end(stream.get());
 }
 

@@ -17,8 +17,8 @@ cudaEvent_t Profiler::event() {
   return events_[used_++];
 }
 
-void Profiler::begin(std::string_view stem, cudaStream_t stream) {
-  stems_.emplace_back(stem);
+void Profiler::begin(std::string_view stem, double bytes, double flops, cudaStream_t stream) {
+  launches_.push_back({std::string(stem), bytes, flops});
   check(cudaEventRecord(event(), stream), "recording an event");
 }
 
@@ -27,14 +27,16 @@ void Profiler::end(cudaStream_t stream) { check(cudaEventRecord(event(), stream)
 std::map<std::string, Profiler::Stem> Profiler::take() {
   std::map<std::string, Stem> sums;
   if (used_ > 0) check(cudaEventSynchronize(events_[used_ - 1]), "waiting for the device");
-  for (std::size_t i = 0; i < stems_.size(); ++i) {
+  for (std::size_t i = 0; i < launches_.size(); ++i) {
     float milliseconds = 0;
     check(cudaEventElapsedTime(&milliseconds, events_[2 * i], events_[2 * i + 1]), "reading an event");
-    Stem& stem = sums[stems_[i]];
+    Stem& stem = sums[launches_[i].stem];
     ++stem.launches;
     stem.microseconds += milliseconds * 1e3;
+    stem.bytes += launches_[i].bytes;
+    stem.flops += launches_[i].flops;
   }
-  stems_.clear();
+  launches_.clear();
   used_ = 0;
   return sums;
 }

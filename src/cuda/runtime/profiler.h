@@ -15,6 +15,7 @@ class Profiler {
   struct Stem {
     int launches = 0;
     double microseconds = 0;
+    double bytes = 0, flops = 0;  // as far as the launches said
   };
 
   Profiler() = default;
@@ -22,7 +23,8 @@ class Profiler {
   Profiler& operator=(const Profiler&) = delete;
   ~Profiler();
 
-  void begin(std::string_view stem, cudaStream_t stream);
+  // bytes: that must move between memory and the GPU at least once; flops: 2 per multiply and add.
+  void begin(std::string_view stem, double bytes, double flops, cudaStream_t stream);
   void end(cudaStream_t stream);
   // Waits for the stream's work; the sums since the last call.
   std::map<std::string, Stem> take();
@@ -30,7 +32,11 @@ class Profiler {
  private:
   cudaEvent_t event();
   std::vector<cudaEvent_t> events_;  // two per launch
-  std::vector<std::string> stems_;
+  struct Launch {
+    std::string stem;
+    double bytes, flops;
+  };
+  std::vector<Launch> launches_;
   std::size_t used_ = 0;
 };
 
