@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+"""Adds to golden.json how far the reference itself moves on a GPU when every stage starts from its CPU run's values (`forced_spread`).
+
+Each recorded stage is computed on the GPU and compared, then replaced by the recorded one, so that the next starts from the same place as on
+the CPU: what remains are the roundings of that stage alone. `tetrad verify --device cuda:N` allows twice that, per stage. Run by a developer
+on a machine with a GPU, with the versions that make_goldens.py asks for; on the CPU (--device cpu) every stage must come out equal.
+
+    add_forced_spread.py --out DIR tests/goldens/rand-small tests/goldens/variant-*      writes DIR/<name>/golden.json
+"""
+import argparse
+import json
+import pathlib
+import re
+import sys
+
+import torch
+import transformers
+from safetensors.torch import load_file
+
+from make_goldens import load_model, text_model
+
+RUN = "bf16_cpu"
+
+
+def compare(got, recorded):
+    """The measures of verify: relative L2 distance of the worst row, share of unequal elements; None if all are equal."""
+    got, recorded = got.detach().float().cpu().reshape(-1, got.shape[-1]), recorded.float().reshape(-1, recorded.shape[-1])
+    unequal = int((got != recorded).sum())
+    if unequal == 0:
+        return None
+    norms = recorded.norm(dim=-1)
+    distance = (got - recorded).norm(dim=-1)
+    worst = (distance / norms.clamp_min(1e-30)).max().item()
+    return {"l2": worst, "unequal": unequal / got.numel()}
+
+
+class Forcing:
+    """Hooks on every module whose inputs or outputs were recorded: compare, note, replace."""
+
+    def __init__(self, model, golden, at):
+        self.golden, self.at, self.spreads, self.handles, self.seen = golden, at, {}, [], set()
+        for index, layer in enumerate(text_model(model).layers):
+            self.force_layer(f"layer{index}.", layer)
+        self.output("final.mixed", text_model(model).hyper_connection_mixer)
+
+    def recorded(self, name):
+        return self.golden.get(f"{self.at}{name}.{RUN}")
+
+    def judge(self, name, tensor):
+        recorded = self.recorded(name)
+        if recorded is None:
+            return tensor
+        self.seen.add(name)
+        distance = compare(tensor, recorded)
+        if distance is not None:
+            self.spreads[name] = distance
+        return recorded.reshape(tensor.shape).to(tensor.device, tensor.dtype)
+
+    def output(self, name, module, part=None):
+        def hook(_, args, out):
+            if part is None and not isinstance(out, tuple):
+                return self.judge(name, out)
+            index = part or 0
+            return tuple(self.judge(name, value) if i == index else value for i, value in enumerate(out))
+        self.handles.append(module.register_forward_hook(hook))
+
+    def input(self, name, module):
+        self.handles.append(module.register_forward_pre_hook(lambda _, args: (self.judge(name, args[0]), *args[1:])))
+
+    def force_experts(self, at, gate):
+        def hook(_, args, out):
+            logits, weights, ids = out
+            logits = self.judge(at + "moe.router_logits", logits)
+            experts = self.recorded(at + "moe.experts")
+            if experts is not None and not torch.equal(ids.cpu().int().sort(-1).values, experts.reshape(ids.shape).sort(-1).values):
+                print(f"{self.at}{at}moe.experts: picks differ", file=sys.stderr)
+            weights = self.judge(at + "moe.weights", weights)
+            if experts is not None:
+                ids = experts.reshape(ids.shape).to(ids.device, ids.dtype)
+            return logits, weights, ids
+        self.handles.append(gate.register_forward_hook(hook))
+
+    def force_layer(self, at, layer):
+        self.input(at + "stream_in", layer)
+        if layer.ple is not None:
+            self.output(at + "ple.embedding", layer.ple.ple_embedding)
+            self.output(at + "ple.out", layer.ple)
+        for half in ("attn", "mlp"):
+            connection = getattr(layer, half + "_hyper_connection")
+            self.output(at + half + ".mixed", connection, 0)
+            self.output(at + half + ".inject", connection, 2)
+        if layer.layer_type == "linear_attention":
+            gdn = layer.linear_attn
+            for name in ("qkv", "z", "b", "a"):
+                self.output(f"{at}gdn.{name}_proj", getattr(gdn, "in_proj_" + name))
+            self.input(at + "gdn.core", gdn.norm)
+            self.output(at + "gdn.normed", gdn.norm)
+            self.output(at + "attn.out", gdn)
+        else:
+            qsa = layer.self_attn
+            self.output(at + "qsa.index_qk", qsa.indexer.index_qk_proj)
+            selected = self.recorded(at + "qsa.selected")
+            if selected is not None:
+                def force_selection(_, args, out):
+                    mask = torch.where(selected.to(out.device).bool()[:, None], 0.0, torch.finfo(out.dtype).min)
+                    return mask.to(out.dtype).expand_as(out)
+                self.handles.append(qsa.indexer.register_forward_hook(force_selection))
+            for name in ("q_proj", "v_proj"):
+                self.output(at + "qsa." + name, getattr(qsa, name))
+            self.output(at + "qsa.q_normed", qsa.q_norm)
+            self.output(at + "qsa.k_normed", qsa.k_norm)
+            self.input(at + "qsa.gated", qsa.o_proj)
+            self.output(at + "attn.out", qsa, 0)
+        self.force_experts(at, layer.mlp.gate)
+        self.output(at + "moe.routed_out", layer.mlp.experts)
+        self.output(at + "moe.shared_out", layer.mlp.shared_expert)
+        self.output(at + "moe.out", layer.mlp)
+        self.output(at + "stream_out", layer)
+
+    def close(self):
+        for handle in self.handles:
+            handle.remove()
+
+
+@torch.no_grad()
+def add(directory, out, device):
+    golden = load_file(directory / "golden.safetensors")
+    report = json.loads((directory / "golden.json").read_text())
+    model = load_model(directory, torch.bfloat16).to(device)
+    spreads = {}
+    for case in range(len(report["cases"])):
+        at = f"case{case}."
+        names = {n.removeprefix(at).removesuffix("." + RUN) for n in golden if n.startswith((at + "layer", at + "final")) and n.endswith("." + RUN)}
+        if not names:
+            continue
+        forcing = Forcing(model, golden, at)
+        model(input_ids=golden[at + "tokens"][None].long().to(device), use_cache=True)
+        forcing.close()
+        missing = names - forcing.seen - {n for n in names if re.search(r"\.(experts|selected)$", n)}
+        if missing:
+            raise RuntimeError(f"{directory}: stages that no hook met: {sorted(missing)}")
+        spreads.update({at + name: spread for name, spread in forcing.spreads.items()})
+    report["forced_spread"] = {"device": torch.cuda.get_device_name() if device != "cpu" else "cpu", "stages": spreads}
+    (out / directory.name).mkdir(parents=True, exist_ok=True)
+    (out / directory.name / "golden.json").write_text(json.dumps(report, indent=1) + "\n")
+    print(directory.name, f"{len(spreads)} stages differ", dict(sorted(spreads.items(), key=lambda s: -s[1]["l2"])[:5]))
+    return len(spreads)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("directories", nargs="+", type=pathlib.Path)
+    options = parser.parse_args()
+    transformers.logging.set_verbosity_error()
+    counts = [add(directory, options.out, options.device) for directory in options.directories]
+    return 1 if options.device == "cpu" and any(counts) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
