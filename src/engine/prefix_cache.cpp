@@ -116,6 +116,11 @@ PrefixCache::Entry* PrefixCache::entry_of(std::string_view salt, std::span<const
   return nullptr;
 }
 
+bool PrefixCache::contains(std::string_view salt, std::span<const int> tokens) const {
+  const Entry* entry = entry_of(salt, tokens);
+  return entry != nullptr && entry->on_device();
+}
+
 int PrefixCache::missing_pages(const Entry& entry) const {
   int missing = !entry.tail.empty() && entry.tail_page < 0 ? 1 : 0;
   for (const Block* block : entry.blocks()) missing += block->page < 0 ? 1 : 0;

@@ -71,6 +71,8 @@ class PrefixCache {
   // never meet.
   Match find(std::string_view salt, std::span<const int> prompt) const;
 
+  bool contains(std::string_view salt, std::span<const int> tokens) const;  // on the device, for exactly these tokens
+
   // Turns an empty sequence into one that holds the match. Pages that are on the host are written anew, for which other entries may be
   // evicted; throws CapacityError if that does not suffice: the sequence is then still empty.
   void resume(const Match& match, SequenceState& state);
