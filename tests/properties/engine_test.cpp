@@ -21,6 +21,8 @@ struct Submitted {
   EngineRequest request;
   std::shared_ptr<RecordingSink> sink;
   bool cancelled = false;
+
+  bool may_fail() const { return sink->refuse_at >= 0 || sink->throw_at >= 0; }
 };
 
 // Prompts come in families with common beginnings, so that the cache has something to do.
@@ -64,14 +66,14 @@ void expect_same_logprobs(const std::vector<SampledToken>& got, const std::vecto
 void check(Backend& solo, const Submitted& submitted) {
   const RecordingSink& sink = *submitted.sink;
   ASSERT_EQ(sink.terminals, 1);
-  ASSERT_TRUE(sink.finished) << sink.failed->message;
+  ASSERT_TRUE(sink.finished || submitted.may_fail()) << sink.failed->message;
   for (int c = 0; c < submitted.request.num_choices; ++c) {
     const RecordingSink::Answer& answer = sink.choices[static_cast<std::size_t>(c)];
     const GenerationResult expected = alone(solo, submitted.request, c);
-    if (answer.finish == FinishReason::kCancelled) {
-      ASSERT_TRUE(submitted.cancelled);
+    if (!answer.finish || answer.finish == FinishReason::kCancelled) {
+      ASSERT_TRUE(submitted.cancelled || sink.failed);
       ASSERT_LE(answer.ids.size(), expected.ids.size());
-      EXPECT_TRUE(std::equal(answer.ids.begin(), answer.ids.end(), expected.ids.begin())) << "before the cancel";
+      EXPECT_TRUE(std::equal(answer.ids.begin(), answer.ids.end(), expected.ids.begin())) << "before the end";
     } else {
       EXPECT_EQ(answer.ids, expected.ids) << "choice " << c;
       EXPECT_EQ(answer.finish, expected.finish);
@@ -82,7 +84,7 @@ void check(Backend& solo, const Submitted& submitted) {
 
 TEST(engine, random_schedules_over_a_scripted_backend) {
   constexpr int kVocab = 64, kStop = 63;
-  std::uint64_t preemptions = 0, reused = 0, cancels = 0, demotions = 0;
+  std::uint64_t preemptions = 0, reused = 0, cancels = 0, demotions = 0, failures = 0;
   for (unsigned seed = 0; seed < 150; ++seed) {
     std::mt19937 random(seed);
     const ScriptedBackend::Sizes sizes{.vocab_size = kVocab,
@@ -107,6 +109,8 @@ TEST(engine, random_schedules_over_a_scripted_backend) {
           Submitted submitted{random_request(random, kVocab, 80, 0, kStop), nullptr};
           submitted.request.generation.max_length = core.context_tokens();  // the pages may hold less than the model
           submitted.sink = std::make_shared<RecordingSink>(submitted.request.num_choices);
+          if (random() % 10 == 0) submitted.sink->refuse_at = static_cast<int>(random() % 60);
+          if (random() % 10 == 0) submitted.sink->throw_at = static_cast<int>(random() % 60);
           ASSERT_NO_THROW(core.check(submitted.request));
           core.add(next, submitted.request, submitted.sink, EngineCore::Clock::now());
           all[next++] = submitted;
@@ -121,7 +125,10 @@ TEST(engine, random_schedules_over_a_scripted_backend) {
         core.step();
       }
       const EngineStats stats = core.stats();
-      EXPECT_EQ(stats.finished, total);
+      std::uint64_t failed = 0;
+      for (const std::uint64_t count : stats.failed) failed += count;
+      EXPECT_EQ(stats.finished + failed, total);
+      failures += failed;
       EXPECT_EQ(stats.requests_running + stats.requests_waiting + stats.sequences_running + stats.sequences_waiting, 0);
       EXPECT_EQ(stats.slots_taken, stats.prefix_cache.device_entries);
       EXPECT_EQ(stats.pages_taken, stats.prefix_cache.device_pages);
@@ -142,6 +149,7 @@ TEST(engine, random_schedules_over_a_scripted_backend) {
   EXPECT_GT(reused, 1000u);
   EXPECT_GT(cancels, 30u);
   EXPECT_GT(demotions, 100u);
+  EXPECT_GT(failures, 100u);
 }
 
 // The same with the arithmetic of a model, to the bit of the log probabilities.

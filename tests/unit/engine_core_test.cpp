@@ -294,6 +294,19 @@ TEST(engine_core, a_sink_without_room_or_that_throws_fails_its_own_request) {
   }
 }
 
+// A choice that waited for a slot computes the prompt again, with a point to save, while another choice of its request fails.
+TEST(engine_core, a_failure_gives_back_what_other_choices_hold_in_the_step) {
+  for (int event = 0; event < 120; ++event) {
+    Rig rig({.num_slots = 3, .max_rows = 64}, {.snapshot_slots = 1});
+    EngineRequest request = request_of(counted(3, 40), 20, 1.0);
+    request.num_choices = 5;
+    const auto sink = rig.add(request, event);
+    rig.run();
+    EXPECT_TRUE(sink->ended());
+    rig.expect_all_free();
+  }
+}
+
 TEST(engine_core, a_step_that_fails_as_a_whole_blames_the_request_that_fails_alone) {
   Rig rig({.num_slots = 6}, {.snapshot_slots = 2});
   rig.backend.before_step = [](const StepBatch& batch) {

@@ -237,6 +237,22 @@ TEST(prefix_cache, resuming_from_the_host_makes_room_or_refuses_whole) {
   EXPECT_EQ(rig.reusable(joined(b, {1})), 24) << "still known";
 }
 
+TEST(prefix_cache, an_entry_that_is_being_read_makes_no_room_for_another) {
+  Rig rig({.device_slots = 1, .host_bytes = kSlotBytes + 3 * kPageBytes}, 5);  // one of them on the host
+  const std::vector<int> a = counted(1, 24), b = counted(101, 24);
+  rig.run(a);
+  EXPECT_TRUE(rig.cache->evict_one());
+  rig.run(b);
+  SequenceState state(rig.pool), cold(rig.pool);
+  rig.cache->resume(rig.cache->find("", joined(a, {1})), state);
+  EXPECT_EQ(rig.reusable(joined(b, {1})), 0) << "b had no place to go";
+  EXPECT_EQ(rig.reusable(joined(a, {1})), 24);
+  const auto warm = state.checksums();
+  state.clear();
+  rig.feed(cold, a);
+  EXPECT_EQ(warm, cold.checksums());
+}
+
 TEST(prefix_cache, points_inside_a_step_are_kept) {
   Rig rig({.device_slots = 4});
   const std::vector<int> ids = counted(1, 30);
