@@ -134,6 +134,14 @@ EngineCore::Choice* EngineCore::find_choice(SequenceId id) {
 }
 
 std::optional<Admission> EngineCore::admit(SequenceId id, int headroom) {
+  const Blocked now{id, headroom, pool_->free_pages(), cache_.stats().inserts, releases_};
+  if (headroom > 0 && blocked_ == now) return std::nullopt;
+  const std::optional<Admission> admission = try_admit(id, headroom);
+  blocked_ = admission ? std::nullopt : std::optional(now);
+  return admission;
+}
+
+std::optional<Admission> EngineCore::try_admit(SequenceId id, int headroom) {
   const Active& active = requests_.at(id.request);
   Choice& choice = *find_choice(id);
   if (pool_->free_slots() == 0) return std::nullopt;
@@ -171,6 +179,7 @@ void EngineCore::release(SequenceId id) {
   Choice& choice = *find_choice(id);
   keep(requests_.at(id.request), choice);  // may spare the computation if memory for it remains
   choice.state.reset();
+  ++releases_;
 }
 
 void EngineCore::keep(const Active& active, const Choice& choice) {
@@ -205,6 +214,7 @@ void EngineCore::end(Active& active, EngineEvent terminal) {
   const std::shared_ptr<EventSink> sink = std::move(active.sink);
   const std::uint64_t id = active.id;
   requests_.erase(id);
+  ++releases_;
   try {
     sink->push(std::move(terminal));
   } catch (...) {  // it has nowhere to be told

@@ -71,6 +71,13 @@ class EngineCore : private Capacity {
     int cached_tokens = 0, completion_tokens = 0;
     std::vector<Choice> choices;
   };
+  // Why the first that waits was not admitted: as long as this holds, another attempt would end the same.
+  struct Blocked {
+    SequenceId id;
+    int headroom = 0, free_pages = 0;
+    std::uint64_t inserts = 0, releases = 0;
+    friend bool operator==(const Blocked&, const Blocked&) = default;
+  };
   struct Row {  // of the present step
     SequenceId id;
     int num_rows = 0;
@@ -78,6 +85,7 @@ class EngineCore : private Capacity {
   };
 
   std::optional<Admission> admit(SequenceId id, int headroom) override;
+  std::optional<Admission> try_admit(SequenceId id, int headroom);
   bool reserve(SequenceId id, int num_rows) override;
   void release(SequenceId id) override;
 
@@ -109,6 +117,8 @@ class EngineCore : private Capacity {
   Scheduler scheduler_;
   Stepper stepper_;
   std::map<std::uint64_t, Active> requests_;
+  std::optional<Blocked> blocked_;
+  std::uint64_t releases_ = 0;  // of sequences' states
   int stalled_steps_ = 0;
   EngineStats stats_;
 };

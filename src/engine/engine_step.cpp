@@ -204,6 +204,7 @@ bool EngineCore::take_token(Active& active, Choice& choice, std::span<const floa
   }
   keep(active, choice);
   choice.state.reset();
+  ++releases_;
   scheduler_.remove(id);
   choice.finish = *token.finish;
   ++stats_.choices_finished[static_cast<std::size_t>(*token.finish)];

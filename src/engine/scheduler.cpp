@@ -15,12 +15,6 @@ std::optional<Refusal> refusal_of(const QueueLimits& limits, const QueueLoad& lo
   return std::nullopt;
 }
 
-int StepPlan::total_rows() const {
-  int total = 0;
-  for (const PlannedRows& planned : rows) total += planned.num_rows;
-  return total;
-}
-
 Scheduler::Scheduler(const SchedulerLimits& limits) : limits_(limits) {
   if (limits.max_rows < 1) fail<InputError>("a step must hold at least 1 row, got {}", limits.max_rows);
   if (limits.max_running < 1) fail<InputError>("at least 1 sequence must be able to run, got {}", limits.max_running);
@@ -64,7 +58,7 @@ void Scheduler::append(SequenceId id) { ++running(id).pending; }
 std::vector<SequenceId> Scheduler::in_turn(bool decode) const {
   std::vector<std::pair<std::uint64_t, SequenceId>> order;
   for (const auto& [id, sequence] : running_)
-    if (decode ? sequence.pending == 1 : sequence.pending > 1) order.emplace_back(sequence.turn, id);
+    if (!sequence.planned && (decode ? sequence.pending == 1 : sequence.pending > 1)) order.emplace_back(sequence.turn, id);
   std::sort(order.begin(), order.end());
   std::vector<SequenceId> ids;
   for (const auto& [turn, id] : order) ids.push_back(id);
@@ -76,31 +70,39 @@ bool Scheduler::prefill_is_due() const {
   return std::any_of(running_.begin(), running_.end(), prefills) || (!waiting_.empty() && has_room());
 }
 
-// Preempts from the youngest on until the sequence has its pages; false once it is itself the one to go.
-bool Scheduler::make_room(Capacity& capacity, SequenceId id, int num_rows, StepPlan& plan) {
-  while (!capacity.reserve(id, num_rows)) {
-    const SequenceId victim = running_.rbegin()->first;
-    if (running_.size() == 1) plan.unservable = victim;
-    running_.erase(victim);
-    std::erase_if(plan.rows, [&](const PlannedRows& planned) { return planned.id == victim; });
-    std::erase(plan.admitted, victim);
-    waiting_.insert(victim);
-    plan.preempted.push_back(victim);
-    capacity.release(victim);
-    if (victim == id) return false;
+void Scheduler::preempt_youngest(Capacity& capacity, StepPlan& plan) {
+  const SequenceId victim = running_.rbegin()->first;
+  if (running_.size() == 1) plan.unservable = victim;
+  running_.erase(victim);
+  waiting_.insert(victim);
+  std::erase(plan.admitted, victim);
+  plan.preempted.push_back(victim);
+  const auto planned = std::find_if(plan.rows.begin(), plan.rows.end(), [&](const PlannedRows& rows) { return rows.id == victim; });
+  if (planned != plan.rows.end()) {
+    plan.total_rows -= planned->num_rows;
+    plan.rows.erase(planned);
   }
+  capacity.release(victim);
+}
+
+// False if the sequence is itself the one that had to go.
+bool Scheduler::add_rows(Capacity& capacity, SequenceId id, int num_rows, StepPlan& plan) {
+  while (!capacity.reserve(id, num_rows)) {
+    preempt_youngest(capacity, plan);
+    if (!running_.contains(id)) return false;
+  }
+  Running& sequence = running(id);
+  sequence.turn = ++turn_;
+  sequence.planned = true;
+  plan.rows.push_back({id, num_rows});
+  plan.total_rows += num_rows;
   return true;
 }
 
 void Scheduler::add_decode_rows(Capacity& capacity, int budget, StepPlan& plan) {
-  const auto is_planned = [&](SequenceId id) {
-    return std::any_of(plan.rows.begin(), plan.rows.end(), [&](const PlannedRows& planned) { return planned.id == id; });
-  };
   for (const SequenceId id : in_turn(true)) {
-    if (plan.total_rows() >= budget) return;
-    if (!running_.contains(id) || is_planned(id) || !make_room(capacity, id, 1, plan)) continue;
-    running(id).turn = ++turn_;
-    plan.rows.push_back({id, 1});
+    if (plan.total_rows >= budget) return;
+    if (running_.contains(id)) add_rows(capacity, id, 1, plan);  // unless it was preempted for another
   }
 }
 
@@ -130,19 +132,17 @@ int Scheduler::chunk_of(const Running& sequence, int budget) const {
 void Scheduler::add_prefill_chunks(Capacity& capacity, StepPlan& plan) {
   int budget = limits_.max_prefill_rows > 0 ? limits_.max_prefill_rows : limits_.max_rows;
   for (const SequenceId id : in_turn(false)) {
-    const int room = std::min(budget, limits_.max_rows - plan.total_rows());
+    const int room = std::min(budget, limits_.max_rows - plan.total_rows);
     if (room <= 0) return;
     if (!running_.contains(id)) continue;
     const int rows = chunk_of(running(id), room);
-    if (!make_room(capacity, id, rows, plan)) continue;
-    running(id).turn = ++turn_;
-    plan.rows.push_back({id, rows});
-    budget -= rows;
+    if (add_rows(capacity, id, rows, plan)) budget -= rows;
   }
 }
 
 StepPlan Scheduler::plan(Capacity& capacity) {
   StepPlan plan;
+  for (auto& [id, sequence] : running_) sequence.planned = false;
   // A page for prompts, half a small step, and every other step where a step is a single row.
   const int kept = limits_.max_rows > 1 ? std::min(limits_.page_tokens, limits_.max_rows / 2) : static_cast<int>(step_++ % 2);
   add_decode_rows(capacity, limits_.max_rows - (prefill_is_due() ? kept : 0), plan);

@@ -77,11 +77,10 @@ struct PlannedRows {
 };
 
 struct StepPlan {
-  std::vector<PlannedRows> rows;  // each sequence at most once; max_rows at most in all
+  std::vector<PlannedRows> rows;  // each sequence at most once
+  int total_rows = 0;             // of all; at most max_rows
   std::vector<SequenceId> admitted, preempted;
   std::optional<SequenceId> unservable;  // does not fit although nothing else runs: to be failed and removed by the caller
-
-  int total_rows() const;
 };
 
 class Scheduler {
@@ -106,6 +105,7 @@ class Scheduler {
   struct Running {
     int length = 0, pending = 0;
     std::uint64_t turn = 0;  // when it was last served; the lowest is next
+    bool planned = false;    // in the plan that is being made
   };
 
   std::vector<SequenceId> in_turn(bool decode) const;
@@ -114,7 +114,8 @@ class Scheduler {
   void admit_waiting(Capacity& capacity, StepPlan& plan);
   void add_prefill_chunks(Capacity& capacity, StepPlan& plan);
   int chunk_of(const Running& sequence, int budget) const;
-  bool make_room(Capacity& capacity, SequenceId id, int num_rows, StepPlan& plan);
+  bool add_rows(Capacity& capacity, SequenceId id, int num_rows, StepPlan& plan);
+  void preempt_youngest(Capacity& capacity, StepPlan& plan);
   Running& running(SequenceId id);
 
   SchedulerLimits limits_;

@@ -124,7 +124,13 @@ TEST(scheduler, decode_rows_come_first_and_prompts_get_the_rest) {
 TEST(scheduler, a_step_never_holds_more_than_its_rows) {
   Rig rig({.max_rows = 10, .max_running = 30, .page_tokens = kPage});
   for (int i = 0; i < 30; ++i) rig.add(1 + i * 3, 5);
-  for (int i = 0; i < 400 && !rig.scheduler.idle(); ++i) EXPECT_LE(rig.step().total_rows(), 10);
+  for (int i = 0; i < 400 && !rig.scheduler.idle(); ++i) {
+    const StepPlan plan = rig.step();
+    int total = 0;
+    for (const PlannedRows& planned : plan.rows) total += planned.num_rows;
+    EXPECT_EQ(total, plan.total_rows);
+    EXPECT_LE(total, 10);
+  }
   EXPECT_TRUE(rig.scheduler.idle());
   EXPECT_EQ(rig.ledger.free_pages, 1000);
 }
@@ -132,7 +138,7 @@ TEST(scheduler, a_step_never_holds_more_than_its_rows) {
 TEST(scheduler, rows_of_prompts_can_be_bounded) {
   Rig rig({.max_rows = 100, .max_prefill_rows = 16, .max_running = 4, .page_tokens = kPage});
   rig.add(200), rig.add(200);
-  EXPECT_EQ(rig.step().total_rows(), 16);
+  EXPECT_EQ(rig.step().total_rows, 16);
 }
 
 TEST(scheduler, more_decodes_than_rows_take_turns_and_do_not_starve_a_prompt) {
