@@ -195,5 +195,53 @@ TEST(engine, random_schedules_over_the_reference_backend) {
   EXPECT_GT(reused, 0u);
 }
 
+// Agents' turns in several conversations that push each other out of the device's tier, then the first turn again.
+TEST(engine, long_conversations_stay_right_and_mostly_cached) {
+  test::LoadedModel model(test::golden_directory("rand-small"), {.num_slots = 6, .max_tokens = 1500, .max_rows = 64, .num_threads = 2});
+  test::LoadedModel solo(test::golden_directory("rand-small"), {.num_slots = 1, .max_tokens = 1500, .max_rows = 64, .num_threads = 2});
+  EngineOptions options;
+  options.snapshot_slots = 4;
+  options.host_cache_bytes = std::size_t{1} << 28;
+  EngineCore core(*model.pool, nullptr, options);
+  constexpr int kConversations = 3, kTurns = 12;
+  std::vector<std::vector<int>> conversations;
+  for (unsigned c = 0; c < kConversations; ++c) conversations.push_back(test::random_ids(70, model.config.vocab_size, c));
+  const auto request_for = [](const std::vector<int>& prompt) {
+    EngineRequest request;
+    request.generation.prompt_ids = prompt;
+    request.generation.sampling.temperature = 0;
+    request.generation.sampling.logprobs = 0;
+    request.generation.max_tokens = 12;
+    return request;
+  };
+  const EngineRequest first_turn = request_for(conversations[0]);
+  std::uint64_t id = 0;
+  for (unsigned turn = 0; turn < kTurns; ++turn) {
+    std::vector<Submitted> all;
+    for (const std::vector<int>& prompt : conversations) {
+      all.push_back({request_for(prompt), std::make_shared<RecordingSink>()});
+      core.add(++id, all.back().request, all.back().sink, EngineCore::Clock::now());
+    }
+    while (!core.idle()) core.step();
+    for (std::size_t c = 0; c < all.size(); ++c) {
+      SCOPED_TRACE("turn " + std::to_string(turn) + " of " + std::to_string(c));
+      check(*solo.backend, all[c]);
+      std::vector<int>& conversation = conversations[c];
+      if (turn > 0) {
+        EXPECT_EQ(all[c].sink->started->cached_tokens, static_cast<int>(conversation.size()) - 10);
+      }
+      const std::vector<int>& answer = all[c].sink->choices[0].ids;
+      conversation.insert(conversation.end(), answer.begin(), answer.end());
+      const std::vector<int> question = test::random_ids(9, model.config.vocab_size, 100 + turn);
+      conversation.insert(conversation.end(), question.begin(), question.end());
+    }
+  }
+  Submitted again{first_turn, std::make_shared<RecordingSink>()};
+  core.add(++id, again.request, again.sink, EngineCore::Clock::now());
+  while (!core.idle()) core.step();
+  check(*solo.backend, again);
+  EXPECT_GT(core.stats().prefix_cache.demotions, 20u);
+}
+
 }  // namespace
 }  // namespace tetrad
