@@ -11,7 +11,6 @@
 //  - Waiting sequences are admitted in the order of their ids as soon as one fits; none overtakes the first.
 //  - When a running sequence finds no page, the youngest running one is preempted: it gives up everything and waits again at its place,
 //    which is before all that came after it. It may be the one that asked. The oldest always advances, so all do in the end.
-#include <compare>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -24,7 +23,10 @@ namespace tetrad {
 struct SequenceId {
   std::uint64_t request = 0;
   int choice = 0;
-  friend auto operator<=>(const SequenceId&, const SequenceId&) = default;
+  friend bool operator==(const SequenceId&, const SequenceId&) = default;
+  friend bool operator<(const SequenceId& a, const SequenceId& b) {
+    return a.request != b.request ? a.request < b.request : a.choice < b.choice;
+  }
 };
 
 struct SchedulerLimits {
