@@ -20,9 +20,11 @@
 namespace tetrad {
 
 struct EngineOptions {
-  int max_rows = 0;                  // packed rows of a step; 0: as many as the backend takes
-  int max_prefill_rows = 0;          // of them for prompts; 0: no bound of their own
-  int snapshot_slots = 0;            // of the backend's slots, set aside for the prefix cache; at least one remains to run
+  int max_rows = 0;          // packed rows of a step; 0: as many as the backend takes
+  int max_prefill_rows = 0;  // of them for prompts; 0: no bound of their own
+  // Of the backend's slots, set aside for the prefix cache; at least one remains to run in. A request leaves three points or more: with
+  // fewer slots than that for each conversation, the second tier is what keeps them.
+  int snapshot_slots = 0;
   std::size_t host_cache_bytes = 0;  // second tier of the prefix cache
   SnapshotPolicy snapshots = {};
   int max_waiting = 1024;               // requests
@@ -92,7 +94,7 @@ class EngineCore : private Capacity {
   Active* find_request(std::uint64_t id);
   Choice* find_choice(SequenceId id);
   void expire_waiting();
-  bool start(Active& active);
+  void start(Active& active);
   void run(std::vector<Row>& rows);
   StepRequest step_request(const Row& row);
   std::vector<StateSave> snapshots_within(const Active& active, const Choice& choice, int num_rows);

@@ -55,7 +55,7 @@ void EngineCore::expire_waiting() {
     fail_request(requests_.at(id), EngineErrorKind::kQueueTimeout, "the request waited too long to be started: try again later");
 }
 
-bool EngineCore::start(Active& active) {
+void EngineCore::start(Active& active) {
   active.started = true;
   active.admitted = Clock::now();
   active.cached_tokens = active.choices[0].state->length();
@@ -65,19 +65,22 @@ bool EngineCore::start(Active& active) {
   stats_.prompt_tokens += static_cast<std::uint64_t>(prompt_tokens);
   stats_.cached_tokens += static_cast<std::uint64_t>(active.cached_tokens);
   if (active.request.reuse_prefix) cache_.count_lookup(prompt_tokens, active.cached_tokens);
-  return emit(active, StartedEvent{queued, prompt_tokens, active.cached_tokens});
+  emit(active, StartedEvent{queued, prompt_tokens, active.cached_tokens});
 }
 
+// If slots are short the later points have them: more of a prompt can be spared there.
 std::vector<StateSave> EngineCore::snapshots_within(const Active& active, const Choice& choice, int num_rows) {
   std::vector<StateSave> saves;
   const int length = choice.state->length();
-  for (const int point : choice.snapshot_points) {
+  for (auto it = choice.snapshot_points.rbegin(); it != choice.snapshot_points.rend(); ++it) {
+    const int point = *it;
     if (point <= length || point > length + num_rows) continue;
     if (cache_.contains(active.request.cache_salt, std::span(choice.ids).first(static_cast<std::size_t>(point)))) continue;
     const std::optional<int> slot = cache_.take_slot();
     if (!slot) break;
     saves.push_back({point - length - 1, *slot});
   }
+  std::reverse(saves.begin(), saves.end());
   return saves;
 }
 

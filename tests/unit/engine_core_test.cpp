@@ -437,6 +437,20 @@ TEST(engine_core, exact_repeats_and_shared_beginnings_are_reused_for_any_chunk_s
   }
 }
 
+TEST(engine_core, the_last_point_of_a_prompt_gets_the_slot_when_there_is_one) {
+  Rig rig({.num_slots = 4, .max_rows = 256}, {.snapshot_slots = 1, .snapshots = {.interval_tokens = 16}});
+  EngineRequest request = request_of(counted(0, 100));
+  request.generation.stop_ids = {};
+  rig.add(request);
+  rig.backend.before_step = [&](const StepBatch& batch) {
+    ASSERT_EQ(batch.sequences[0].saves.size(), 1u);
+    EXPECT_EQ(batch.sequences[0].saves[0].row, 95);
+  };
+  rig.core->step();
+  rig.core->fail_all(EngineErrorKind::kStopping, "over");
+  rig.expect_all_free();
+}
+
 TEST(engine_core, a_cancelled_prefill_is_kept_for_the_retry) {
   Rig rig({.num_slots = 4, .max_rows = 16}, {.snapshot_slots = 2});
   const EngineRequest request = request_of(counted(1, 200), 5);
