@@ -104,17 +104,25 @@ void SequenceState::truncate_pages(int length) {
   }
 }
 
+int SequenceState::pages_to_prepare(int num_tokens) const {
+  const int have = static_cast<int>(pages_.size());
+  const int need = pages_needed(length_ + num_tokens, pool_->layout().page_tokens);
+  return std::max(need - have, 0) + (copies_to_write(num_tokens) ? 1 : 0);
+}
+
+bool SequenceState::copies_to_write(int num_tokens) const {
+  const auto first_written = static_cast<std::size_t>(length_ / pool_->layout().page_tokens);
+  return num_tokens > 0 && first_written < pages_.size() && pool_->page_references(pages_[first_written]) > 1;
+}
+
 void SequenceState::prepare(int num_tokens) {
   TETRAD_CHECK(num_tokens >= 0 && slot_ >= 0, "{} tokens, slot {}", num_tokens, slot_);
   const int page_tokens = pool_->layout().page_tokens;
-  const int have = static_cast<int>(pages_.size());
   const int need = pages_needed(length_ + num_tokens, page_tokens);
-  const int first_written = length_ / page_tokens;
-  const bool copy = num_tokens > 0 && first_written < have && pool_->page_references(pages_[static_cast<std::size_t>(first_written)]) > 1;
-  const int wanted = std::max(need - have, 0) + (copy ? 1 : 0);
+  const int wanted = pages_to_prepare(num_tokens);
   if (wanted > pool_->free_pages()) fail<CapacityError>("{} state pages needed, {} free", wanted, pool_->free_pages());
-  if (copy) {
-    int& page = pages_[static_cast<std::size_t>(first_written)];
+  if (copies_to_write(num_tokens)) {
+    int& page = pages_[static_cast<std::size_t>(length_ / page_tokens)];
     const int fresh = pool_->take_page();
     pool_->backend().copy_page(fresh, page);
     pool_->release_page(page);
@@ -136,6 +144,14 @@ SequenceState SequenceState::fork() const {
     copy.pages_.push_back(pages_[p]);
   }
   return copy;
+}
+
+void SequenceState::adopt(int length, std::vector<int> pages) {
+  TETRAD_CHECK(slot_ >= 0 && length_ == 0 && pages_.empty() && !marked(), "a sequence of {} tokens adopts {}", length_, length);
+  TETRAD_CHECK(static_cast<int>(pages.size()) == pages_needed(length, pool_->layout().page_tokens), "{} pages for {} tokens", pages.size(),
+               length);
+  pages_ = std::move(pages);
+  length_ = length;
 }
 
 void SequenceState::mark() {

@@ -69,6 +69,7 @@ class SequenceState {
   // Makes positions [length, length + num_tokens) writable: takes pages, copies a shared page before it would be written.
   // All or nothing: on CapacityError nothing has changed.
   void prepare(int num_tokens);
+  int pages_to_prepare(int num_tokens) const;  // free pages that prepare() takes
   // Gives back the pages past the length: prepare() took them for a step that did not happen.
   void trim() { truncate_pages(length_); }
   // The step wrote num_tokens more; called by Stepper after a successful step.
@@ -76,6 +77,10 @@ class SequenceState {
 
   // A second sequence with the same past. Full pages are shared; the slot is copied.
   SequenceState fork() const;
+
+  // An empty sequence becomes one of `length` tokens with these pages, one reference of each of which it takes over; the caller writes the
+  // slot. A last page that others refer to as well is copied before it is written.
+  void adopt(int length, std::vector<int> pages);
 
   // Marks the present point. rollback() returns to it, commit() gives it up. At most one mark; tokens after it stay provisional.
   void mark();
@@ -93,6 +98,7 @@ class SequenceState {
  private:
   void release();
   void truncate_pages(int length);
+  bool copies_to_write(int num_tokens) const;
 
   StatePool* pool_;
   int slot_ = -1;

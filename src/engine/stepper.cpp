@@ -16,6 +16,11 @@ int rows_wanted(const StepRequest& request) {
 
 }  // namespace
 
+NumericError numeric_error(const SequenceFault& fault) {
+  const std::string where = fault.layer < 0 ? std::string() : fmt::format("layer {}: ", fault.layer);
+  return NumericError(fmt::format("{}{} of row {} are not finite: the weights or the state are damaged", where, fault.what, fault.row));
+}
+
 StepResult Stepper::step(std::span<const StepRequest> requests, TapSink* taps) {
   Backend& backend = pool_->backend();
   std::vector<int> ids, logit_rows;
@@ -29,7 +34,7 @@ StepResult Stepper::step(std::span<const StepRequest> requests, TapSink* taps) {
                          .start = request.state->length(),
                          .slot = request.state->slot(),
                          .pages = request.state->pages(),
-                         .saves = {}});
+                         .saves = request.saves});
     for (int r = rows - rows_wanted(request); r < rows; ++r) logit_rows.push_back(first + r);
   }
   const std::size_t count = logit_rows.size() * static_cast<std::size_t>(backend.config().vocab_size);

@@ -14,12 +14,16 @@ struct StepRequest {
   SequenceState* state = nullptr;
   std::span<const int> token_ids;  // to be appended to the sequence; not empty
   LogitsWanted logits = LogitsWanted::kLast;
+  std::span<const StateSave> saves = {};  // points of this chunk whose recurrent state is kept: slots of the caller's
 };
 
 struct StepOutcome {
   std::span<const float> logits;       // [rows wanted, V]; valid until the next step of the backend
   std::optional<SequenceFault> fault;  // this sequence went non-finite: its state is cleared, its request must fail
 };
+
+// The error that a request fails with when its sequence went non-finite.
+NumericError numeric_error(const SequenceFault& fault);
 
 class Stepper {
  public:

@@ -41,6 +41,7 @@ int& ScriptedBackend::token(std::span<const int> pages, int position) {
 StepResult ScriptedBackend::step(const StepBatch& batch, std::span<float> logits) {
   TETRAD_CHECK(static_cast<int>(batch.token_ids.size()) <= sizes_.max_rows, "{} rows of at most {}", batch.token_ids.size(),
                sizes_.max_rows);
+  if (before_step) before_step(batch);
   ++steps;
   rows_computed += static_cast<int>(batch.token_ids.size());
   StepResult result;
@@ -56,7 +57,7 @@ StepResult ScriptedBackend::step(const StepBatch& batch, std::span<float> logits
       if (id < 0 || id >= sizes_.vocab_size) fail<InputError>("token id {}", id);
       token(rows.pages, rows.start + r) = id;
       history.push_back(id);
-      if (rows.start + r == fault_at) result.faults.push_back({static_cast<int>(s), packed, 2, "router logits"});
+      if (rows.start + r == fault_at || id == fault_token) result.faults.push_back({static_cast<int>(s), packed, 2, "router logits"});
       if (logit_row >= batch.logit_rows.size() || batch.logit_rows[logit_row] != packed) continue;
       const auto row =
           logits.subspan(logit_row++ * static_cast<std::size_t>(sizes_.vocab_size), static_cast<std::size_t>(sizes_.vocab_size));
@@ -64,6 +65,7 @@ StepResult ScriptedBackend::step(const StepBatch& batch, std::span<float> logits
       script_(history, row);
     }
     length(rows.slot) = rows.start + rows.num_rows;
+    for (const StateSave& save : rows.saves) length(save.slot) = rows.start + save.row + 1;
   }
   return result;
 }

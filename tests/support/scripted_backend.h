@@ -40,9 +40,11 @@ class ScriptedBackend : public Backend {
   void read_page(int page, std::span<std::byte> bytes) const override;
   void write_page(int page, std::span<const std::byte> bytes) override;
 
-  int steps = 0;          // steps run
-  int rows_computed = 0;  // packed rows of all steps
-  int fault_at = -1;      // a row at this position reports a fault in layer 2
+  int steps = 0;                                      // steps run
+  int rows_computed = 0;                              // packed rows of all steps
+  int fault_at = -1;                                  // a row at this position reports a fault in layer 2
+  int fault_token = -1;                               // and so does a row of this token
+  std::function<void(const StepBatch&)> before_step;  // may wait, to give a step a duration, or throw, to make it fail as a whole
 
  private:
   int& length(int slot);

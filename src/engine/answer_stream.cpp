@@ -1,0 +1,49 @@
+#include "engine/answer_stream.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+
+namespace tetrad {
+
+AnswerStream::AnswerStream(const GenerationRequest& request, const Tokenizer* tokenizer, const SampleableIds& sampleable, int max_positions)
+    : stop_ids_(request.stop_ids),
+      skip_special_(request.skip_special),
+      max_tokens_(request.max_tokens),
+      max_length_(context_length(request, max_positions)),
+      position_(static_cast<int>(request.prompt_ids.size())),
+      sampler_(request.sampling, sampleable, request.prompt_ids),
+      stops_(request.stop_strings, request.include_stop) {
+  if (tokenizer != nullptr)
+    detokenizer_.emplace(*tokenizer, request.skip_special);
+  else if (!request.stop_strings.empty())
+    fail<InputError>("stop strings need the text of the answer: the model has no tokenizer");
+}
+
+AnswerToken AnswerStream::take(std::span<const float> logits) {
+  AnswerToken token;
+  token.sampled = sampler_.sample(logits, position_);
+  const int id = token.sampled.id;
+  sampler_.accept(id);
+  ++position_;
+  ++num_tokens_;
+  const bool stop_id = std::find(stop_ids_.begin(), stop_ids_.end(), id) != stop_ids_.end();
+  if (detokenizer_ && !(stop_id && skip_special_)) token.text = stops_.feed(detokenizer_->feed(id));
+  if (stop_id || stops_.stopped())
+    token.finish = FinishReason::kStop;
+  else if (max_tokens_ > 0 && num_tokens_ >= max_tokens_)
+    token.finish = FinishReason::kLength;
+  else if (position_ >= max_length_)
+    token.finish = FinishReason::kContext;
+  if (token.finish) token.text += flush();
+  return token;
+}
+
+std::string AnswerStream::flush() {
+  if (!detokenizer_) return {};
+  std::string text = stops_.feed(detokenizer_->finish());
+  return text + stops_.finish();
+}
+
+}  // namespace tetrad

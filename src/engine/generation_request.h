@@ -1,0 +1,37 @@
+#pragma once
+// What one request asks for: its prompt, how tokens are chosen, and what ends the answer.
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/sampling_params.h"
+
+namespace tetrad {
+
+enum class FinishReason {
+  kStop,       // a stop id or a stop string
+  kLength,     // max_tokens
+  kContext,    // the context is full
+  kCancelled,  // the caller said so
+};
+std::string_view finish_reason_name(FinishReason reason);  // "stop", "length", "context", "cancelled"
+
+struct GenerationRequest {
+  std::vector<int> prompt_ids;  // the whole prompt, whatever part of it the state already holds; not empty
+  SamplingParams sampling;
+  std::vector<int> stop_ids;
+  std::vector<std::string> stop_strings;
+  bool include_stop = false;  // keep a matched stop string in the text
+  bool skip_special = true;   // leave special tokens, the stop id among them, out of the text
+  int max_tokens = 0;         // 0: until the context is full
+  int max_length = 0;         // prompt and answer together; 0: max_positions of the model
+};
+
+// Tokens that prompt and answer may have together.
+int context_length(const GenerationRequest& request, int max_positions);
+
+// Throws InputError for a request that cannot be honoured by a model with this vocabulary and context; whoever runs a request does so
+// too, this serves callers that want to know before they load a model.
+void validate(const GenerationRequest& request, int vocab_size, int max_positions);
+
+}  // namespace tetrad
