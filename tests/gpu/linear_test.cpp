@@ -6,8 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/fp8.h"
-#include "device_arrays.h"
+#include "device_weight.h"
 
 namespace tetrad::cuda {
 namespace {
@@ -15,55 +14,9 @@ namespace {
 using test::random_bf16;
 using test::to_device;
 using test::to_host;
+using test::Weight;
 
 constexpr bf16 kSentinel{0x7b7b};
-
-struct Weight {
-  int N, K;
-  bool fp8;
-  std::vector<bf16> values;   // [N, K] as bf16; FP8: of the codes, unscaled
-  std::vector<float> scales;  // [N, K / 128]
-  DeviceBuffer<std::byte> data;
-  DeviceBuffer<float> device_scales;
-  DeviceLinear linear;
-
-  Weight(int N_, int K_, bool fp8_, unsigned seed, const Stream& stream) : N(N_), K(K_), fp8(fp8_) {
-    linear.N = N, linear.K = K, linear.fp8 = fp8;
-    linear.block_columns = fp8 ? 128 : 0;
-    linear.scale_rows = 1;
-    data = DeviceBuffer<std::byte>(linear.data_bytes(), "weight");
-    linear.data = data.data();
-    DeviceBuffer<unsigned long long> nan_at(1, "flag");
-    const std::size_t count = static_cast<std::size_t>(N) * K;
-    if (fp8) {
-      std::mt19937 random(seed);
-      std::vector<std::uint8_t> codes(count);
-      for (auto& c : codes) {
-        do c = static_cast<std::uint8_t>(random());
-        while ((c & 0x7f) == 0x7f);
-      }
-      values.resize(count);
-      for (std::size_t i = 0; i < count; ++i) values[i] = to_bf16(e4m3_to_float(codes[i]));
-      scales.resize(linear.scale_count());
-      for (auto& s : scales) s = 0.001f + static_cast<float>(random() % 1000) * 1e-5f;
-      device_scales = to_device(scales, stream);
-      linear.scales = device_scales.data();
-      const auto source = to_device(codes, stream);
-      pack_linear(linear, data.data(), 0, N, source.data(), SourceType::kF8E4M3, nan_at.data(), stream);
-      stream.synchronize();
-    } else {
-      values = random_bf16(count, seed, 1.0f / std::sqrt(static_cast<float>(K)));
-      const auto source = to_device(values, stream);
-      pack_linear(linear, data.data(), 0, N, source.data(), SourceType::kBF16, nan_at.data(), stream);
-      stream.synchronize();
-    }
-  }
-
-  double at(int n, int k) const {
-    const double v = to_float(values[static_cast<std::size_t>(n) * K + k]);
-    return fp8 ? v * scales[static_cast<std::size_t>(n) * linear.scale_columns() + k / 128] : v;
-  }
-};
 
 struct Case {
   int N, K, T;

@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kThreads, 1) gdn_recurrence_kernel(const GdnSh
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 2, b = blockIdx.y;
   const int hk = blockIdx.x / blocks_of_key_head(s), unit = blockIdx.x % blocks_of_key_head(s) * kWarps + warp;
   const bool owns = unit < s.HV / s.HK * warps_of_head(s);
-  const int hv = owns ? hk * (s.HV / s.HK) + unit / warps_of_head(s) : 0;
+  const int head = unit / warps_of_head(s), hv = !owns ? 0 : mutant(Mutant::kGdnHeadOrder) ? head * s.HK + hk : hk * (s.HV / s.HK) + head;
   const int warp_column = unit % warps_of_head(s) * kWarpColumns, column = warp_column + lane % 2 * 2, columns = owns ? s.V - column : 0;
   const int first = uniform(r.first_row[b]), end = uniform(r.first_row[b + 1]);
 
@@ -167,7 +167,8 @@ __global__ void __launch_bounds__(kThreads, 1) gdn_recurrence_kernel(const GdnSh
 #pragma unroll
     for (int i = 0; i < kRows; ++i)
 #pragma unroll
-      for (int c = 0; c < 2; ++c) S.S[i][c] = fmaf(k[i], u[c], decayed[i][c]);
+      for (int c = 0; c < 2; ++c)
+        S.S[i][c] = mutant(Mutant::kGdnDecayAfterUpdate) ? gates.x * fmaf(k[i], u[c], S.S[i][c]) : fmaf(k[i], u[c], decayed[i][c]);
     if (kAfterAnother) last_o[0] = o[0], last_o[1] = o[1];
   };
   const auto read_out = [&](const Token& token, float* o) {
