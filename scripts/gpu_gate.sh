@@ -9,12 +9,12 @@ package=build/gpu
 
 build_package() {
   cmake --preset cuda -DTETRAD_CUDA_ARCHITECTURES=90a -DTETRAD_TEST_KINDS=none
-  cmake --build build/cuda --target tetrad tetrad_gpu
+  cmake --build build/cuda --target tetrad tetrad_gpu tetrad_gpu_traps
   rm -rf "$package"
   mkdir -p "$package/lib"
-  install -s build/cuda/tetrad build/cuda/tests/tetrad_gpu "$package/"
+  install -s build/cuda/tetrad build/cuda/tests/tetrad_gpu build/cuda/tests/tetrad_gpu_traps "$package/"
   # Libraries of this system that a GPU machine may lack; never the C library and its kin.
-  ldd build/cuda/tetrad build/cuda/tests/tetrad_gpu | awk '/lib(fmt|hwy|pcre2|utf8proc)/ {print $3}' | sort -u | xargs -I{} cp -L {} "$package/lib/"
+  ldd build/cuda/tetrad build/cuda/tests/tetrad_gpu build/cuda/tests/tetrad_gpu_traps | awk '/lib(fmt|hwy|pcre2|utf8proc)/ {print $3}' | sort -u | xargs -I{} cp -L {} "$package/lib/"
   git rev-parse HEAD >"$package/commit"
   [[ -z "$(git status --porcelain -- src tests/gpu cmake)" ]] || printf ' with local changes' >>"$package/commit"
 }
@@ -47,6 +47,12 @@ run_checks() {
   : >"$log"
   local binary="$package/tetrad" tests="$package/tetrad_gpu" directory
   check unit "$tests" --gtest_brief=1
+  # Deliberate faults: a line "mutant {...}" each, the table of the result file.
+  check mutants "$package/tetrad_gpu_traps" --gtest_brief=1
+  local -a mutants
+  mapfile -t mutants < <(sed -n 's/^mutant //p' "$log.part")
+  [[ ${#mutants[@]} -eq 0 ]] || printf '%s\n' "${mutants[@]}"
+  [[ ${#mutants[@]} -ge 20 ]] || failed=1  # a table that came out short proves nothing
   for directory in tests/goldens/rand-small tests/goldens/rand-heads tests/goldens/variant-* models/tetrad-tiny; do
     check "verify.$(basename "$directory")" "$binary" verify "$directory" --device cuda:0
   done
@@ -63,6 +69,8 @@ run_checks() {
     printf ' "passed": %s,\n "checks": [\n' "$([[ $failed -eq 0 ]] && echo true || echo false)"
     local i
     for i in "${!checks[@]}"; do printf '  %s%s\n' "${checks[$i]}" "$([[ $i -lt $((${#checks[@]} - 1)) ]] && echo ,)"; done
+    printf ' ],\n "mutants": [\n'
+    for i in "${!mutants[@]}"; do printf '  %s%s\n' "${mutants[$i]}" "$([[ $i -lt $((${#mutants[@]} - 1)) ]] && echo ,)"; done
     printf ' ]\n}\n'
   } >"$result"
   printf 'gpu_gate: %s, written to %s\n' "$([[ $failed -eq 0 ]] && echo passed || echo FAILED)" "$result"
