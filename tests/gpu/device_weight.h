@@ -1,8 +1,8 @@
 #pragma once
 // Weights as the kernels take them, beside their values on the host: one linear, and the experts of a layer at constant strides.
-#include <gtest/gtest.h>
-
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/fp8.h"
 #include "cuda/kernels/linear.h"

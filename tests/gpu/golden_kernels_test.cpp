@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "cuda/kernels/moe.h"
 #include "indexer_golden.h"
@@ -75,7 +76,7 @@ TEST(moe_router, picks_and_weights_equal_the_reference) {
   for (const float x : logits) in.push_back(to_bf16(x));
   const Stream stream;
   const auto device_in = to_device(in, stream);
-  int rows_with_ties = 0;
+  int rows_with_ties = 0, flipped = 0;
   for (const bool renormalise : {true, false}) {
     const auto weights = golden.floats(renormalise ? "weights" : "weights_no_renorm");
     const MoeShape s{.E = kExperts, .EK = kPicks, .F = 0, .FS = 0, .in_ld = kExperts, .renormalise = renormalise};
@@ -91,7 +92,8 @@ TEST(moe_router, picks_and_weights_equal_the_reference) {
       for (int k = 0; k < kPicks; ++k) {
         const std::size_t at = static_cast<std::size_t>(row * kPicks + k);
         ASSERT_TRUE(pick[k] >= 0 && pick[k] < kExperts) << "row " << row << " pick " << k << " is " << pick[k];
-        EXPECT_EQ(picked[at], weights[at]) << "row " << row << " pick " << k << (renormalise ? "" : ", plain");
+        if (picked[at] != weights[at]) ++flipped;
+        EXPECT_NEAR(picked[at], weights[at], weights[at] * 0x1.02p-7) << "row " << row << " pick " << k << (renormalise ? "" : ", plain");
         // Where two logits are equal the reference leaves the order open: the logit must be the same, and ours the lower index.
         same_ids = same_ids && pick[k] == experts[at];
         EXPECT_EQ(l[pick[k]], l[experts[at]]) << "row " << row << " pick " << k;
@@ -101,6 +103,9 @@ TEST(moe_router, picks_and_weights_equal_the_reference) {
     }
   }
   RecordProperty("rows_with_ties", rows_with_ties);
+  // Exponentials that differ in the last place of float32 move a weight past the middle of two bf16 once in some ten thousand.
+  fmt::print("{} of {} weights differ, by one step of bf16\n", flipped, 2 * T * kPicks);
+  EXPECT_LE(flipped, 4);
 }
 
 }  // namespace

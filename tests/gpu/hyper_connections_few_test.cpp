@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <string>
 
 #include "cuda/kernels/hyper_connections.h"
 #include "device_weight.h"

@@ -7,6 +7,9 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
+#include <string>
+#include <vector>
 
 #include "one_launch.h"
 

@@ -4,8 +4,13 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <map>
+#include <memory>
 #include <set>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "cpu/moe.h"

@@ -1,5 +1,6 @@
 // The list of faults with their names, and the selectors of the sources that hold them.
 #include <array>
+#include <cstddef>
 #include <vector>
 
 #include "cuda/kernels/mutants.cuh"
