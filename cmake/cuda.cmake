@@ -23,15 +23,19 @@ if(TETRAD_CCACHE)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${TETRAD_CCACHE})
 endif()
 
+# Every rounding point is written out: no multiply and add are fused but by name. fmt 9 does not know that nvcc can do constexpr.
+function(tetrad_kernel_options target)
+  get_target_property(warnings tetrad_warnings INTERFACE_COMPILE_OPTIONS)
+  target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${warnings}>" $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false -Xcompiler=-Wall>)
+  target_compile_definitions(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:FMT_CONSTEVAL=> $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)
+endfunction()
+
 function(tetrad_cuda_layer)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/cuda/*.cpp ${CMAKE_SOURCE_DIR}/src/cuda/runtime/*.cpp
        ${CMAKE_SOURCE_DIR}/src/cuda/kernels/*.cu)
   add_library(tetrad_cuda STATIC ${sources})
   target_include_directories(tetrad_cuda PUBLIC ${CMAKE_SOURCE_DIR}/src)
   target_link_libraries(tetrad_cuda PUBLIC tetrad_model CUDA::cudart_static)
-  get_target_property(warnings tetrad_warnings INTERFACE_COMPILE_OPTIONS)
-  target_compile_options(tetrad_cuda PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${warnings}>")
-  # Every rounding point is written out: no multiply and add are fused but by name. fmt 9 does not know that nvcc can do constexpr.
-  target_compile_options(tetrad_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false -Werror all-warnings -Xcompiler=-Wall>)
-  target_compile_definitions(tetrad_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:FMT_CONSTEVAL=> $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)
+  tetrad_kernel_options(tetrad_cuda)
+  target_compile_options(tetrad_cuda PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:-Werror;all-warnings>")
 endfunction()

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "cpu/qsa_index.h"
 #include "cuda/runtime/graph.h"
@@ -184,6 +185,53 @@ TEST_P(Attend, a_row_has_the_same_bits_alone_and_among_others) {
     const auto some = run(first, count);
     const auto from = static_cast<std::ptrdiff_t>(first * width), to = static_cast<std::ptrdiff_t>((first + count) * width);
     ASSERT_TRUE(std::equal(some.begin() + from, some.begin() + to, all.begin() + from)) << count << " from " << first;
+  }
+}
+
+// A key, or one column of a value, of a position that some rows selected and others did not.
+TEST_P(Attend, a_row_that_is_not_a_number_reaches_exactly_those_that_selected_it) {
+  const QsaShape& s = GetParam().s;
+  const int length = s.attended + 300;
+  Rig rig(s, {length, length}, {9, 8}, 25);
+  std::vector<int> counts(static_cast<std::size_t>(rig.T), std::max(1, s.attended / 2));
+  counts[2] = s.attended;
+  const std::vector<int> positions = random_selections(rig, counts, 26);
+  const auto selects = [&](int t, int p) {
+    const auto row = positions.begin() + static_cast<std::ptrdiff_t>(t) * s.attended;
+    return rig.sequence[t] == 0 && std::find(row, row + counts[t], p) != row + counts[t];
+  };
+  const int poisoned = positions[static_cast<std::size_t>(2) * s.attended + counts[2] / 3];
+  auto device_positions = to_device(positions, rig.stream), device_counts = to_device(counts, rig.stream);
+  const std::size_t width = static_cast<std::size_t>(s.HQ) * s.DH;
+  const auto run = [&] {
+    rig.upload();
+    auto y = to_device(std::vector<bf16>(rig.T * width), rig.stream);
+    qsa_attend(rig.s, rig.device_projected.data(), {0, rig.T, nullptr, device_positions.data(), device_counts.data()}, y.data(), rig.r,
+               rig.stream);
+    return to_host(y, rig.stream);
+  };
+  const auto clean = run();
+  const int kv = s.HKV - 1, column = s.DH / 3, group = s.HQ / s.HKV;
+  for (const bool value : {false, true}) {
+    bf16& element = rig.cached(0, poisoned, value ? rig.s.v_offset : rig.s.k_offset)[kv * s.DH + column];
+    const bf16 before = std::exchange(element, kNaN);
+    const auto got = run();
+    element = before;
+    int reached = 0;
+    for (int t = 0; t < rig.T; ++t) {
+      reached += selects(t, poisoned);
+      for (std::size_t i = 0; i < width; ++i) {
+        const int head = static_cast<int>(i) / s.DH, d = static_cast<int>(i) % s.DH;
+        const bool bad = selects(t, poisoned) && head / group == kv && (!value || d == column);
+        if (bad)
+          ASSERT_TRUE(std::isnan(to_float(got[t * width + i])))
+              << (value ? "value" : "key") << ", row " << t << " head " << head << " " << d;
+        else
+          ASSERT_EQ(got[t * width + i], clean[t * width + i]) << (value ? "value" : "key") << ", row " << t << " head " << head << " " << d;
+      }
+    }
+    ASSERT_GE(reached, 1);
+    ASSERT_LT(reached, rig.T);
   }
 }
 
@@ -410,6 +458,36 @@ TEST_P(Scores, equal_a_double_sum_and_are_the_same_alone) {
     const auto from = static_cast<std::ptrdiff_t>(first) * s.max_blocks, to = static_cast<std::ptrdiff_t>(first + count) * s.max_blocks;
     ASSERT_TRUE(std::equal(some.begin() + from, some.begin() + to, all.begin() + from)) << count << " from " << first;
   }
+}
+
+TEST_P(Scores, a_block_key_that_is_not_a_number_stays_one_in_the_rows_that_see_it) {
+  const auto& [name, R, HI, DI] = GetParam();
+  QsaShape s = shape(2, 1, 8, 12 * R, R, HI, DI);
+  s.max_blocks = 700 / R + 5;
+  Rig rig(s, {700, 600}, {20, 9}, 35);
+  const int poisoned = (700 - 8) / R;  // which the first rows of the step do not see yet
+  const auto run = [&] {
+    rig.upload();
+    auto scores = to_device(std::vector<float>(static_cast<std::size_t>(rig.T) * s.max_blocks, -5.0f), rig.stream);
+    qsa_scores(rig.s, rig.device_projected.data(), {0, rig.T, scores.data(), nullptr, nullptr}, 700 / R, rig.r, rig.stream);
+    return to_host(scores, rig.stream);
+  };
+  const auto clean = run();
+  rig.block_key(0, poisoned)[DI / 2] = kNaN;
+  const auto got = run();
+  int reached = 0;
+  for (int t = 0; t < rig.T; ++t)
+    for (int block = 0; block < s.max_blocks; ++block) {
+      const std::size_t at = static_cast<std::size_t>(t) * s.max_blocks + block;
+      if (rig.sequence[t] == 0 && block == poisoned && (rig.position[t] + 1) / R > poisoned) {
+        ++reached;
+        ASSERT_TRUE(std::isnan(got[at])) << "row " << t;
+      } else {
+        ASSERT_EQ(got[at], clean[at]) << "row " << t << " block " << block;
+      }
+    }
+  ASSERT_GE(reached, 1);
+  ASSERT_LT(reached, 20);
 }
 
 INSTANTIATE_TEST_SUITE_P(indexers, Scores,

@@ -7,12 +7,16 @@
 #include <cstdint>
 
 #include "base/bf16.h"
+#include "cuda/kernels/mutants.cuh"
 
 namespace tetrad::cuda {
 
 __device__ __forceinline__ float to_f32(bf16 x) { return __uint_as_float(static_cast<unsigned>(x.bits) << 16); }
 __device__ __forceinline__ bf16 to_b16(float x) { return bf16{__bfloat16_as_ushort(__float2bfloat16_rn(x))}; }
 __device__ __forceinline__ float round_b16(float x) { return __bfloat162float(__float2bfloat16_rn(x)); }
+
+// Cut, not rounded: for faults alone.
+__device__ __forceinline__ bf16 cut_b16(float x) { return bf16{static_cast<std::uint16_t>(__float_as_uint(x) >> 16)}; }
 
 // S EEEE MMM: the half with the same fields is the code's value divided by 256.
 __device__ __forceinline__ float fp8_to_f32(std::uint8_t code) {
@@ -24,6 +28,10 @@ __device__ __forceinline__ float fp8_to_f32(std::uint8_t code) {
 __device__ __forceinline__ float sigmoid_f32(float x) { return 1.0f / (1.0f + expf(-x)); }
 __device__ __forceinline__ float silu_f32(float x) { return x / (1.0f + expf(-x)); }
 __device__ __forceinline__ float softplus_f32(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
+
+// What a norm adds to the mean of squares, and the factor 1 + w of an element as it is applied.
+__device__ __forceinline__ float norm_eps(float eps) { return mutant(Mutant::kEpsRemoved) ? 0.0f : eps; }
+__device__ __forceinline__ float norm_scale(float one_plus_w) { return mutant(Mutant::kNormWithoutOne) ? one_plus_w - 1.0f : one_plus_w; }
 
 // Launches of a stream overlap where the GPU can (runtime/launch.cuh): blocks of the next kernel may already run, up to this call, which
 // returns when everything before this kernel is done and visible. Each kernel calls it once on every path, before it reads or writes what

@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const bf16* embedding, 
   auto* to = reinterpret_cast<uint4*>(streams + t * HC * D);
   for (int p = threadIdx.x; p < D / 8; p += kThreads) {
     const uint4 piece = from[p];
-    for (int s = 0; s < HC; ++s) to[s * (D / 8) + p] = piece;
+    for (int s = 0; s < HC; ++s) to[s * (D / 8) + p] = mutant(Mutant::kEmbedFirstStreamOnly) && s > 0 ? uint4{0, 0, 0, 0} : piece;
   }
 }
 

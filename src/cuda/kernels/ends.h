@@ -10,7 +10,7 @@
 //   Order     no sums
 //   Launch    a block per row; lengths a thread per sequence
 //   Oracle    cpu::forward
-//   Tests     gpu/backend_test; verify: logits
+//   Tests     gpu/ends_test, gpu/index_trap_test; verify: logits
 #include "base/bf16.h"
 #include "cuda/kernels/step_rows.h"
 #include "cuda/runtime/stream.h"

@@ -26,9 +26,9 @@ __global__ void gdn_conv_kernel(const GdnShape s, const float* taps, const bf16*
     const int back = history - j;
     const bf16 p = in_sequence >= back ? projected[static_cast<std::size_t>(t - back) * s.row + ch]
                                        : window[static_cast<std::size_t>(in_sequence - back + history) * s.conv + ch];
-    sum += taps[static_cast<std::size_t>(j) * s.conv + ch] * to_f32(p);
+    sum += taps[static_cast<std::size_t>(tap_of(j, s.W)) * s.conv + ch] * to_f32(p);
   }
-  out[static_cast<std::size_t>(t) * s.conv + ch] = to_b16(silu_f32(round_b16(sum)));
+  out[static_cast<std::size_t>(t) * s.conv + ch] = to_b16(silu_f32(conv_sum(sum)));
 }
 
 // The same for a window of kConvWidth - 1 rows and channels in pieces of eight: a thread walks kConvRows rows with the window in registers.
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kThreads)
   float taps[kConvWidth][8];
 #pragma unroll
   for (int j = 0; j < kConvWidth; ++j) {
-    const auto* from = reinterpret_cast<const float4*>(weights + static_cast<std::size_t>(j) * s.conv + ch);
+    const auto* from = reinterpret_cast<const float4*>(weights + static_cast<std::size_t>(tap_of(j, kConvWidth)) * s.conv + ch);
     const float4 low = from[0], high = from[1];
     taps[j][0] = low.x, taps[j][1] = low.y, taps[j][2] = low.z, taps[j][3] = low.w;
     taps[j][4] = high.x, taps[j][5] = high.y, taps[j][6] = high.z, taps[j][7] = high.w;
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kThreads)
         for (int e = 0; e < 8; ++e) sum.x[e] += taps[h][e] * x.x[e];
       }
 #pragma unroll
-      for (int e = 0; e < 8; ++e) sum.x[e] = round_b16(sum.x[e]);
+      for (int e = 0; e < 8; ++e) sum.x[e] = conv_sum(sum.x[e]);
       silu_all(sum.x);
       *reinterpret_cast<uint4*>(out + static_cast<std::size_t>(t) * s.conv + ch) = round_eight(sum);
 #pragma unroll
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kThreads) move_window_kernel(const MoveWindowA
   const auto write = [&](bf16* to, int rows) {  // ascending, so an element is read before it is overwritten
     if (ch >= a.width) return;
     for (int h = 0; h < a.history; ++h) {
-      const int source = rows - a.history + h;
+      const int source = rows - a.history + h - (mutant(Mutant::kWindowTooFar) && rows > a.history ? 1 : 0);
       to[static_cast<std::size_t>(h) * a.width + ch] = source >= 0 ? a.rows[static_cast<std::size_t>(first + source) * a.ld + ch]
                                                                    : window[static_cast<std::size_t>(h + rows) * a.width + ch];
     }
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(kThreads)
     gate[4 * i] = z.x, gate[4 * i + 1] = z.y, gate[4 * i + 2] = z.z, gate[4 * i + 3] = z.w;
   }
   const float4 first_weights = weights(4 * lane);
-  if (s.sigmoid_gate)
+  if (takes_sigmoid(s.sigmoid_gate))
     sigmoid_all(gate);
   else
     silu_all(gate);

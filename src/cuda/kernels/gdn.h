@@ -18,7 +18,7 @@
 //             gdn_step: grid (HV, B), 256 threads, for few rows per sequence
 //   Bytes     8*HV*K*V per sequence; the recurrence is bound by issue and the latency of a row's sum, not by bytes
 //   Oracle    cpu::gdn_layer
-//   Tests     gpu/gdn_test, gpu/backend_test; properties/state_test on the device; verify: gdn.core, gdn.normed
+//   Tests     gpu/gdn_test, gpu/index_trap_test; properties/state_test on the device; verify: gdn.core, gdn.normed
 #include "base/bf16.h"
 #include "cuda/kernels/step_rows.h"
 #include "cuda/runtime/stream.h"

@@ -19,6 +19,11 @@ constexpr int kWarps = 12, kThreads = 32 * kWarps, kWarpColumns = 4;
 __host__ __device__ int warps_of_head(const GdnShape& s) { return (s.V + kWarpColumns - 1) / kWarpColumns; }
 __host__ __device__ int blocks_of_key_head(const GdnShape& s) { return (s.HV / s.HK * warps_of_head(s) + kWarps - 1) / kWarps; }
 
+// The value heads of a key head.
+__device__ __forceinline__ int value_head(const GdnShape& s, int hk, int which) {
+  return mutant(Mutant::kGdnHeadOrder) ? which * s.HK + hk : hk * (s.HV / s.HK) + which;
+}
+
 // Bits of four elements of a row that is not aligned, zero past `width`.
 __device__ __forceinline__ uint2 four_elements(const bf16* row, int width) {
   const auto element = [&](int i) { return i < width ? static_cast<unsigned>(row[i].bits) : 0u; };
@@ -43,7 +48,7 @@ __global__ void __launch_bounds__(kThreads, 1) gdn_recurrence_kernel(const GdnSh
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 2, b = blockIdx.y;
   const int hk = blockIdx.x / blocks_of_key_head(s), unit = blockIdx.x % blocks_of_key_head(s) * kWarps + warp;
   const bool owns = unit < s.HV / s.HK * warps_of_head(s);
-  const int hv = owns ? hk * (s.HV / s.HK) + unit / warps_of_head(s) : 0;
+  const int hv = owns ? value_head(s, hk, unit / warps_of_head(s)) : 0;
   const int warp_column = unit % warps_of_head(s) * kWarpColumns, column = warp_column + lane % 2 * 2, columns = owns ? s.V - column : 0;
   const int first = uniform(r.first_row[b]), end = uniform(r.first_row[b + 1]);
 
@@ -167,7 +172,8 @@ __global__ void __launch_bounds__(kThreads, 1) gdn_recurrence_kernel(const GdnSh
 #pragma unroll
     for (int i = 0; i < kRows; ++i)
 #pragma unroll
-      for (int c = 0; c < 2; ++c) S.S[i][c] = fmaf(k[i], u[c], decayed[i][c]);
+      for (int c = 0; c < 2; ++c)
+        S.S[i][c] = mutant(Mutant::kGdnDecayAfterUpdate) ? gates.x * fmaf(k[i], u[c], S.S[i][c]) : fmaf(k[i], u[c], decayed[i][c]);
     if (kAfterAnother) last_o[0] = o[0], last_o[1] = o[1];
   };
   const auto read_out = [&](const Token& token, float* o) {

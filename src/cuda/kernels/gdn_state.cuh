@@ -90,7 +90,9 @@ struct GdnState {
 };
 
 // What a token takes from its column of S: u = beta (v - decay r).
-__device__ __forceinline__ float gdn_correction(float beta, float v, float decay, float r) { return beta * (v - decay * r); }
+__device__ __forceinline__ float gdn_correction(float beta, float v, float decay, float r) {
+  return beta * (v - (mutant(Mutant::kGdnDecayAfterUpdate) ? r : decay * r));
+}
 
 // What makes a head of k, or of q, a unit vector (q also over sqrt(K)), and 1 / rms of a head of o: a lane sums its four neighbouring
 // elements of each 128, then the warp.
@@ -98,19 +100,33 @@ inline constexpr float kL2Eps = 1e-6f;  // fixed by the reference, not rms_norm_
 __device__ __forceinline__ float add_squares(float sum, const float4& x) {
   return (((sum + x.x * x.x) + x.y * x.y) + x.z * x.z) + x.w * x.w;
 }
-__device__ __forceinline__ float key_scale(float lane_squares) { return 1.0f / sqrtf(warp_sum(lane_squares) + kL2Eps); }
+__device__ __forceinline__ float key_scale(float lane_squares) {
+  return mutant(Mutant::kGdnNoL2Norm) ? 1.0f : 1.0f / sqrtf(warp_sum(lane_squares) + kL2Eps);
+}
 __device__ __forceinline__ float query_scale(float lane_squares, int K) {
-  return 1.0f / sqrtf(static_cast<float>(K)) * key_scale(lane_squares);
+  return mutant(Mutant::kGdnNoL2Norm) ? 1.0f : 1.0f / sqrtf(static_cast<float>(K)) * key_scale(lane_squares);
 }
 __device__ __forceinline__ float inverse_rms(float lane_squares, int count, float eps) {
-  return 1.0f / sqrtf(warp_sum(lane_squares) / static_cast<float>(count) + eps);
+  return 1.0f / sqrtf(warp_sum(lane_squares) / static_cast<float>(count) + norm_eps(eps));
 }
-__device__ __forceinline__ float gdn_beta(float b) { return round_b16(sigmoid_f32(b)); }
-__device__ __forceinline__ float gdn_decay(float neg_exp_a, float a, float dt_bias) { return expf(neg_exp_a * softplus_f32(a + dt_bias)); }
-__device__ __forceinline__ float gate_f32(float z, bool sigmoid_gate) { return sigmoid_gate ? sigmoid_f32(z) : silu_f32(z); }
+__device__ __forceinline__ float gdn_beta(float b) {
+  if (mutant(Mutant::kBetaWithoutSigmoid)) return b;
+  return mutant(Mutant::kBetaUnrounded) ? sigmoid_f32(b) : round_b16(sigmoid_f32(b));
+}
+__device__ __forceinline__ float gdn_decay(float neg_exp_a, float a, float dt_bias) {
+  const float x = a + dt_bias;
+  return expf(neg_exp_a * (mutant(Mutant::kSoftplusMissing) ? x : softplus_f32(x)));
+}
+__device__ __forceinline__ bool takes_sigmoid(bool sigmoid_gate) { return mutant(Mutant::kGdnOtherGate) ? !sigmoid_gate : sigmoid_gate; }
+__device__ __forceinline__ float gate_f32(float z, bool sigmoid_gate) { return takes_sigmoid(sigmoid_gate) ? sigmoid_f32(z) : silu_f32(z); }
 __device__ __forceinline__ bf16 gated_output(float o, float inverse, float weight, float gate) {
-  return to_b16(round_b16(weight * round_b16(o * inverse)) * gate);
+  const float normed = o * inverse;
+  return to_b16(round_b16(weight * (mutant(Mutant::kGdnNormUnrounded) ? normed : round_b16(normed))) * gate);
 }
+
+// The tap of the j-th oldest row in a window of `width`, and the convolution's sum as silu takes it.
+__device__ __forceinline__ int tap_of(int j, int width) { return mutant(Mutant::kConvTapOrder) ? width - 1 - j : j; }
+__device__ __forceinline__ float conv_sum(float sum) { return mutant(Mutant::kConvSiluUnrounded) ? sum : round_b16(sum); }
 
 // Elements i .. i+3 of a row of bf16, zero past `width`; rows that are not aligned are read by element.
 __device__ __forceinline__ float4 load_four(const bf16* row, int i, int width) {

@@ -113,9 +113,11 @@ __global__ void __launch_bounds__(kThreads, 2)
       float sum = 0.0f;
 #pragma unroll
       for (int j = 0; j < kHistory; ++j)
-        if (j >= kHistory - history) sum += shared.taps[j][c] * to_f32(bf16{shared.past[j][c]});
-      sum += shared.taps[kHistory][c] * to_f32(bf16{newest});
-      *(c < K ? shared.query + c : c < 2 * K ? shared.key + c - K : shared.v + c - 2 * K) = round_b16(silu_f32(round_b16(sum)));
+        if (j >= kHistory - history)
+          sum += (mutant(Mutant::kConvTapOrder) ? shared.taps[kHistory - (j - (kHistory - history))][c] : shared.taps[j][c]) *
+                 to_f32(bf16{shared.past[j][c]});
+      sum += (mutant(Mutant::kConvTapOrder) ? shared.taps[kHistory - history][c] : shared.taps[kHistory][c]) * to_f32(bf16{newest});
+      *(c < K ? shared.query + c : c < 2 * K ? shared.key + c - K : shared.v + c - 2 * K) = round_b16(silu_f32(conv_sum(sum)));
 #pragma unroll
       for (int j = 1; j < kHistory; ++j) shared.past[j - 1][c] = shared.past[j][c];
       shared.past[kHistory - 1][c] = newest;

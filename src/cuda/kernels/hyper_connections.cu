@@ -1,5 +1,6 @@
 #include "cuda/kernels/hyper_connections.h"
 
+#include "cuda/kernels/hyper_connections.cuh"
 #include "cuda/kernels/pieces.cuh"
 #include "cuda/runtime/launch.cuh"
 
@@ -22,8 +23,8 @@ __global__ void __launch_bounds__(kThreads) norm_rows_kernel(const NormRowsArgs 
     const float v = to_f32(x[d]);
     sum += v * v;
   }
-  const float inverse = 1.0f / sqrtf(block_sum<kThreads>(sum, scratch) / static_cast<float>(a.D) + a.eps);
-  for (int d = threadIdx.x; d < a.D; d += kThreads) out[d] = to_b16(to_f32(x[d]) * inverse * scale[d]);
+  const float inverse = 1.0f / sqrtf(block_sum<kThreads>(sum, scratch) / static_cast<float>(a.D) + norm_eps(a.eps));
+  for (int d = threadIdx.x; d < a.D; d += kThreads) out[d] = to_b16(to_f32(x[d]) * inverse * norm_scale(scale[d]));
 }
 
 // The same in pieces of eight, each read once, and for an injection its sum with the stream written back. The sum of squares keeps its
@@ -66,7 +67,7 @@ __global__ void __launch_bounds__(kThreads) norm_pieces_kernel(const NormRowsArg
     const float v = to_f32(bf16{reinterpret_cast<const std::uint16_t*>(row)[d]});
     sum += v * v;
   }
-  const float inverse = 1.0f / sqrtf(block_sum<kThreads>(sum, scratch) / static_cast<float>(a.D) + a.eps);
+  const float inverse = 1.0f / sqrtf(block_sum<kThreads>(sum, scratch) / static_cast<float>(a.D) + norm_eps(a.eps));
 #pragma unroll
   for (int i = 0; i < kPieces; ++i) {
     const int p = threadIdx.x + i * kThreads;
@@ -75,7 +76,7 @@ __global__ void __launch_bounds__(kThreads) norm_pieces_kernel(const NormRowsArg
     const float scales[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
     Eight v = expand(kept[i]);
 #pragma unroll
-    for (int e = 0; e < 8; ++e) v.x[e] = v.x[e] * inverse * scales[e];
+    for (int e = 0; e < 8; ++e) v.x[e] = v.x[e] * inverse * norm_scale(scales[e]);
     reinterpret_cast<uint4*>(a.out + t * a.ldo + group * a.D)[p] = round_eight(v);
   }
 }
@@ -86,11 +87,11 @@ __global__ void hc_activate_kernel(const HcShape s, int T, const bf16* logits, i
   const int i = blockIdx.x * kThreads + threadIdx.x;
   if (i >= T * width) return;
   const int t = i / width, j = i % width;
-  const float v = round_b16(to_f32(logits[static_cast<std::size_t>(t) * ld + j]) / static_cast<float>(s.HC));
+  const float logit = to_f32(logits[static_cast<std::size_t>(t) * ld + j]), v = round_b16(logit / static_cast<float>(s.HC));
   if (j < s.LR)
-    low[static_cast<std::size_t>(t) * ld_low + j] = to_b16(silu_f32(v));
+    low[static_cast<std::size_t>(t) * ld_low + j] = hc_low(s, logit, v);
   else
-    inject[t * s.HC + j - s.LR] = to_b16(2.0f * round_b16(sigmoid_f32(v)));  // exact
+    inject[t * s.HC + j - s.LR] = hc_injection(v);
 }
 
 __global__ void hc_mean_kernel(const HcShape s, int T, const bf16* gate, const bf16* normed, bf16* x) {
@@ -101,9 +102,9 @@ __global__ void hc_mean_kernel(const HcShape s, int T, const bf16* gate, const b
   float sum = 0.0f;
   for (int h = 0; h < s.HC; ++h) {
     const std::size_t place = row + static_cast<std::size_t>(h) * s.D;
-    sum += round_b16(round_b16(sigmoid_f32(to_f32(gate[place]))) * to_f32(normed[place]));
+    sum += hc_product(round_b16(sigmoid_f32(to_f32(gate[place]))), to_f32(normed[place]));
   }
-  x[i] = to_b16(sum / static_cast<float>(s.HC));
+  x[i] = to_b16(hc_mean_of(s, sum));
 }
 
 // Eight elements of x to a thread.
@@ -120,10 +121,10 @@ __global__ void __launch_bounds__(kThreads) hc_mean_pieces_kernel(const HcShape 
     const Eight n = expand(piece(normed + row + static_cast<std::size_t>(h) * s.D, p));
     sigmoid_all(g.x);
 #pragma unroll
-    for (int e = 0; e < 8; ++e) sum.x[e] += round_b16(round_b16(g.x[e]) * n.x[e]);
+    for (int e = 0; e < 8; ++e) sum.x[e] += hc_product(round_b16(g.x[e]), n.x[e]);
   }
 #pragma unroll
-  for (int e = 0; e < 8; ++e) sum.x[e] /= static_cast<float>(s.HC);
+  for (int e = 0; e < 8; ++e) sum.x[e] = hc_mean_of(s, sum.x[e]);
   reinterpret_cast<uint4*>(x)[i] = round_eight(sum);
 }
 

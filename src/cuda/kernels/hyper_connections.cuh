@@ -5,13 +5,30 @@
 
 namespace tetrad::cuda {
 
+// low and injection weight of a rounded logit; v: over HC and rounded again.
+__device__ __forceinline__ bf16 hc_low(const HcShape& s, float logit, float v) {
+  if (mutant(Mutant::kMixScaleAfterSilu)) return to_b16(round_b16(silu_f32(logit)) / static_cast<float>(s.HC));
+  return to_b16(silu_f32(v));
+}
+__device__ __forceinline__ bf16 hc_injection(float v) {
+  return to_b16((mutant(Mutant::kInjectNotDoubled) ? 1.0f : 2.0f) * round_b16(sigmoid_f32(v)));  // exact
+}
+
+// What a stream adds to the mean, and the mean.
+__device__ __forceinline__ float hc_product(float gate, float normed) {
+  return mutant(Mutant::kMixUnrounded) ? gate * normed : round_b16(gate * normed);
+}
+__device__ __forceinline__ float hc_mean_of(const HcShape& s, float sum) {
+  return mutant(Mutant::kMixSum) ? sum : sum / static_cast<float>(s.HC);
+}
+
 // One output of down_inject, still unrounded, activated: a column of low, or an injection weight; neither past the last.
 __device__ __forceinline__ void hc_store_low(const HcShape& s, float sum, int t, int j, bf16* low, int ld_low, bf16* inject) {
-  const float v = round_b16(round_b16(sum) / static_cast<float>(s.HC));
+  const float logit = round_b16(sum), v = round_b16(logit / static_cast<float>(s.HC));
   if (j < s.LR)
-    low[static_cast<std::size_t>(t) * ld_low + j] = to_b16(silu_f32(v));
+    low[static_cast<std::size_t>(t) * ld_low + j] = hc_low(s, logit, v);
   else if (inject != nullptr && j < s.LR + s.HC)
-    inject[t * s.HC + j - s.LR] = to_b16(2.0f * round_b16(sigmoid_f32(v)));  // exact
+    inject[t * s.HC + j - s.LR] = hc_injection(v);
 }
 
 inline constexpr int kInjectKept = 12;  // elements of a stream that a thread of 256 keeps between the two passes of inject and norm
@@ -20,6 +37,8 @@ inline constexpr int kInjectKept = 12;  // elements of a stream that a thread of
 __device__ __forceinline__ float injected(float h, float weight, const bf16* y) {
   return y == nullptr ? h : round_b16(h + round_b16(weight * to_f32(*y)));
 }
-__device__ __forceinline__ float inverse_rms(float sum, const HcShape& s) { return 1.0f / sqrtf(sum / static_cast<float>(s.D) + s.eps); }
+__device__ __forceinline__ float inverse_rms(float sum, const HcShape& s) {
+  return 1.0f / sqrtf(sum / static_cast<float>(s.D) + norm_eps(s.eps));
+}
 
 }  // namespace tetrad::cuda

@@ -10,7 +10,8 @@
 //   Launch    hc_norm grid (T, HC) of 256 threads; the others one thread per eight elements, or per element where D is no multiple of 8
 //   Bytes     hc_norm and hc_mean 4*HC*D, hc_inject 4*HC*D + 2*D, hc_inject_norm_rows 6*HC*D + 2*D per row
 //   Oracle    cpu::hc_mix, cpu::hc_inject
-//   Tests     gpu/hyper_connections_test, gpu/backend_test; properties/state_test on the device; verify: attn.mixed, attn.inject, mlp.mixed
+//   Tests     gpu/hyper_connections_test, gpu/hyper_connections_few_test; properties/state_test on the device; verify:
+//             attn.mixed, attn.inject, mlp.mixed
 #include "base/bf16.h"
 #include "cuda/kernels/linear.h"
 #include "cuda/runtime/stream.h"

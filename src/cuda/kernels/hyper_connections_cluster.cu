@@ -109,7 +109,7 @@ __global__ void __cluster_dims__(1, kCluster, 1) __launch_bounds__(kThreads)
     for (int i = 0; i < kInjectKept; ++i) {
       const int d = static_cast<int>(threadIdx.x) + i * kThreads;
       if (d >= s.D) break;
-      const bf16 normed = to_b16(kept[i] * inverse * scale[i]);
+      const bf16 normed = to_b16(kept[i] * inverse * norm_scale(scale[i]));
       rows[t * stride + d] = normed;
       if (blockIdx.x > 0) continue;
       a.h_out[stream + d] = to_b16(kept[i]);

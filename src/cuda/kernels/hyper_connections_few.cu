@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kNormThreads)
   const float inverse = inverse_rms(block_sum<kNormThreads>(sum, scratch), s);
   const auto write = [&](int d, float v, float weight_scale) {
     if (inject != nullptr) h[first + d] = to_b16(v);
-    normed[first + d] = to_b16(v * inverse * weight_scale);
+    normed[first + d] = to_b16(v * inverse * norm_scale(weight_scale));
   };
 #pragma unroll
   for (int i = 0; i < kKept; ++i)
@@ -97,7 +97,7 @@ __global__ void hc_up_mean_kernel(const LinearParams p, const HcShape s, const b
   for (int i = threadIdx.x; i < count * kFragmentRows; i += blockDim.x) {
     const int row = t0 + i / kFragmentRows, d = d0 + i % kFragmentRows;
     float sum = 0.0f;
-    const auto add = [&](int h, float value) { sum += round_b16(gates[h * kTokens * kFragmentRows + i] * value); };
+    const auto add = [&](int h, float value) { sum += hc_product(gates[h * kTokens * kFragmentRows + i], value); };
     if (s.HC <= kKeptStreams && i == first) {
 #pragma unroll
       for (int h = 0; h < kKeptStreams; ++h)
@@ -105,7 +105,7 @@ __global__ void hc_up_mean_kernel(const LinearParams p, const HcShape s, const b
     } else {
       for (int h = 0; h < s.HC; ++h) add(h, to_f32(normed[(static_cast<std::size_t>(row) * s.HC + h) * s.D + d]));
     }
-    x[static_cast<std::size_t>(row) * s.D + d] = to_b16(sum / static_cast<float>(s.HC));
+    x[static_cast<std::size_t>(row) * s.D + d] = to_b16(hc_mean_of(s, sum));
   }
 }
 

@@ -12,7 +12,7 @@
 //             multiprocessors, 256 threads, wgmma where there is one
 //   Bytes     W once up to 16 rows (bandwidth-bound); 2*N*K*T operations above
 //   Oracle    cpu::matmul
-//   Tests     gpu/linear_test
+//   Tests     gpu/linear_test, gpu/index_trap_test
 #include <cstdint>
 
 #include "base/bf16.h"

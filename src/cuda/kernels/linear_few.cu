@@ -55,8 +55,9 @@ __global__ void __launch_bounds__(32 * kManyWarps) linear_few_kernel(const Linea
       float total = 0.0f;
 #pragma unroll 4
       for (int s = 0; s < num_segments; ++s) {
-        const float scale = kFp8 ? g.scales[(n / p.scale_rows) * p.scale_columns + s] : 1.0f;
-        total = add_segment<kFp8>(s == 0, total, sums[s * outputs + i], scale);
+        const float scale = kFp8 ? g.scales[(n / p.scale_rows) * p.scale_columns + scale_column(p, s)] : 1.0f;
+        const int at = mutant(Mutant::kSegmentOrder) ? num_segments - 1 - s : s;
+        total = add_segment<kFp8>(s == 0, total, sums[at * outputs + i], scale);
       }
       if (n < p.N) p.y[static_cast<std::ptrdiff_t>(t) * p.ldy + n] = to_b16(total);
     }

@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(kThreads, 1) linear_many_kernel(const LinearPa
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int n = min(n0 + warp_n + 16 * i + 8 * h + lane / 4, p.n_fragments * kFragmentRows - 1);
-        const float scale = kFp8 ? g.scales[(n / p.scale_rows) * p.scale_columns + segment] : 1.0f;
+        const float scale = kFp8 ? g.scales[(n / p.scale_rows) * p.scale_columns + scale_column(p, segment)] : 1.0f;
 #pragma unroll
         for (int j = 0; j < 8; ++j)
 #pragma unroll

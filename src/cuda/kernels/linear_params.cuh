@@ -58,6 +58,11 @@ __device__ __forceinline__ const bf16* x_row(const LinearParams& p, int row) {
   return p.x + static_cast<std::ptrdiff_t>(source) * p.ldx;
 }
 
+// Column of a segment's scale.
+__device__ __forceinline__ int scale_column(const LinearParams& p, int segment) {
+  return mutant(Mutant::kScaleOfNextBlock) ? (segment + 1) % p.scale_columns : segment;
+}
+
 // total <- the next segment's sum, scaled; the first segment starts the total.
 template <bool kFp8>
 __device__ __forceinline__ float add_segment(bool first, float total, float sum, float scale) {

@@ -185,8 +185,8 @@ __device__ __forceinline__ void multiply_tile(const LinearParams& p, const Tile&
     float scale[2] = {1.0f, 1.0f};
     if constexpr (kFp8) {
       const int row = (fragment_row * kFragmentRows + lane / 4) / p.scale_rows;
-      scale[0] = tile.group.scales[row * p.scale_columns + segment];
-      scale[1] = tile.group.scales[(row + 8 / p.scale_rows) * p.scale_columns + segment];
+      scale[0] = tile.group.scales[row * p.scale_columns + scale_column(p, segment)];
+      scale[1] = tile.group.scales[(row + 8 / p.scale_rows) * p.scale_columns + scale_column(p, segment)];
     }
     m.finish();
 #pragma unroll

@@ -43,11 +43,12 @@ __global__ void __launch_bounds__(kThreads) moe_activate_pieces_kernel(int rows,
   if (i >= rows * pieces) return;
   const int row = i / pieces, p = i % pieces;
   const bf16* h = hidden + static_cast<std::size_t>(row) * ld;
-  Eight gate = expand(piece(h, p));
-  const Eight up = expand(piece(h + F, p));
+  const bool swapped = mutant(Mutant::kExpertGateUpSwapped);
+  Eight gate = expand(piece(swapped ? h + F : h, p));
+  const Eight up = expand(piece(swapped ? h : h + F, p));
   silu_all(gate.x);
 #pragma unroll
-  for (int e = 0; e < 8; ++e) gate.x[e] = round_b16(gate.x[e]) * up.x[e];
+  for (int e = 0; e < 8; ++e) gate.x[e] = silu_of_gate(gate.x[e]) * up.x[e];
   reinterpret_cast<uint4*>(act + static_cast<std::size_t>(row) * ld_act)[p] = round_eight(gate);
 }
 
@@ -62,13 +63,13 @@ __global__ void __launch_bounds__(kThreads) moe_finish_kernel(int T, int EK, int
 #pragma unroll 5
   for (int k = 0; k < EK; ++k) {
     const int row = checked(place[t * EK + k], T * EK);
-    const float weight = weights[t * EK + k];
+    const float weight = weights[weight_of(t * EK + k, EK)];
     const Eight e = expand(piece(experts + static_cast<std::size_t>(row) * D, p));
 #pragma unroll
-    for (int j = 0; j < 8; ++j) sum.x[j] += round_b16(weight * e.x[j]);
+    for (int j = 0; j < 8; ++j) sum.x[j] = routed_sum(sum.x[j] + round_b16(weight * e.x[j]));
   }
   const Eight other = expand(piece(shared + static_cast<std::size_t>(t) * D, p));
-  const float share = round_b16(sigmoid_f32(to_f32(gate[static_cast<std::size_t>(t) * ld])));
+  const float share = shared_share(gate[static_cast<std::size_t>(t) * ld]);
 #pragma unroll
   for (int j = 0; j < 8; ++j) sum.x[j] = round_b16(sum.x[j]) + round_b16(share * other.x[j]);
   reinterpret_cast<uint4*>(y)[i] = round_eight(sum);
@@ -82,7 +83,7 @@ __global__ void moe_combine_kernel(int T, int EK, int D, const float* weights, c
   float sum = 0.0f;
   for (int k = 0; k < EK; ++k) {
     const int row = checked(place[t * EK + k], T * EK);
-    sum += round_b16(weights[t * EK + k] * to_f32(experts[static_cast<std::size_t>(row) * D + d]));
+    sum = routed_sum(sum + round_b16(weights[weight_of(t * EK + k, EK)] * to_f32(experts[static_cast<std::size_t>(row) * D + d])));
   }
   routed[i] = to_b16(sum);
 }

@@ -5,10 +5,23 @@
 
 namespace tetrad::cuda {
 
-__device__ __forceinline__ bf16 activated(bf16 gate, bf16 up) { return to_b16(round_b16(silu_f32(to_f32(gate))) * to_f32(up)); }
+__device__ __forceinline__ float silu_of_gate(float silu) { return mutant(Mutant::kExpertSiluUnrounded) ? silu : round_b16(silu); }
+__device__ __forceinline__ bf16 activated(bf16 gate, bf16 up) {
+  if (mutant(Mutant::kExpertGateUpSwapped)) return to_b16(round_b16(silu_f32(to_f32(up))) * to_f32(gate));
+  return to_b16(silu_of_gate(silu_f32(to_f32(gate))) * to_f32(up));
+}
+
+// Of the pairs of a row, the one whose weight pair k takes; the sum over experts as it goes on; the shared expert's gate.
+__device__ __forceinline__ int weight_of(int pair, int EK) {
+  return mutant(Mutant::kExpertWeightOfNext) ? pair / EK * EK + (pair % EK + 1) % EK : pair;
+}
+__device__ __forceinline__ float routed_sum(float sum) { return mutant(Mutant::kRoutedSumRounded) ? round_b16(sum) : sum; }
+__device__ __forceinline__ float shared_share(bf16 gate) {
+  return mutant(Mutant::kSharedGateMissing) ? 1.0f : round_b16(sigmoid_f32(to_f32(gate)));
+}
 
 __device__ __forceinline__ bf16 with_shared(bf16 routed, bf16 shared, bf16 gate) {
-  return to_b16(to_f32(routed) + round_b16(round_b16(sigmoid_f32(to_f32(gate))) * to_f32(shared)));
+  return to_b16(to_f32(routed) + round_b16(shared_share(gate) * to_f32(shared)));
 }
 
 inline constexpr int kRoutedPerLane = 16;  // experts whose probabilities a lane keeps in registers; more stay in shared memory
@@ -22,9 +35,10 @@ __device__ __forceinline__ float take_largest(int (&key)[kPerLane], int EK, int*
     int best = -1, at = 0;
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i)
-      if (key[i] > best) best = key[i], at = lane + 32 * i;
+      if (key[i] > best || (mutant(Mutant::kRouterTieHigher) && key[i] == best)) best = key[i], at = lane + 32 * i;
     const int value = __reduce_max_sync(0xffffffffu, best);
-    const int index = static_cast<int>(__reduce_min_sync(0xffffffffu, best == value ? static_cast<unsigned>(at) : 0xffffffffu));
+    int index = static_cast<int>(__reduce_min_sync(0xffffffffu, best == value ? static_cast<unsigned>(at) : 0xffffffffu));
+    if (mutant(Mutant::kRouterTieHigher)) index = __reduce_max_sync(0xffffffffu, best == value ? at : -1);
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i)
       if (lane + 32 * i == index) key[i] = -1;
@@ -103,7 +117,8 @@ __device__ __forceinline__ void route_row(const MoeShape& s, const bf16* logits,
     chosen_sum = take_largest(p, s.E, s.EK, ids, weights);
   }
   __syncwarp();  // lane 0 has written the weights
-  for (int k = lane; k < s.EK; k += 32) weights[k] = round_b16(s.renormalise ? weights[k] / chosen_sum : weights[k]);
+  for (int k = lane; k < s.EK; k += 32)
+    weights[k] = round_b16(s.renormalise && !mutant(Mutant::kRouterNoRenorm) ? weights[k] / chosen_sum : weights[k]);
 }
 
 // Exclusive sum over the block; *total gets the sum of all.

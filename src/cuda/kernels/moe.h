@@ -13,7 +13,8 @@
 //   Launch    route: a warp per row; group: one block of 1024; the others a thread per element. Few rows: one block routes and groups; gate
 //             and up by blocks of 16 columns and group; down by blocks of 16 outputs that have all groups, so that they combine, too
 //   Oracle    cpu::route, cpu::moe_layer
-//   Tests     gpu/backend_test; verify: moe.weights, moe.experts, moe.routed_out, moe.shared_out
+//   Tests     gpu/moe_test, gpu/golden_kernels_test, gpu/index_trap_test; verify: moe.weights, moe.experts,
+//             moe.routed_out, moe.shared_out
 #include "base/bf16.h"
 #include "cuda/kernels/linear.h"
 #include "cuda/kernels/step_rows.h"

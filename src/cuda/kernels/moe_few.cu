@@ -81,8 +81,9 @@ struct StripScales {
     }
   }
   // Of row n0 + row; all lanes call it.
-  __device__ __forceinline__ float at(const LinearParams& p, int row, int segment) const {
+  __device__ __forceinline__ float at(const LinearParams& p, int row, int of_segment) const {
     if constexpr (!kFp8) return 1.0f;
+    const int segment = scale_column(p, of_segment);
     const float shared = __shfl_sync(0xffffffffu, own, segment % 32);
     return p.scale_rows == kFragmentRows && p.scale_columns <= 32 ? shared : rows[row / p.scale_rows * p.scale_columns + segment];
   }
@@ -264,7 +265,7 @@ __global__ void __launch_bounds__(32 * kDownWarps)
     float routed = 0.0f;
 #pragma unroll 10
     for (int k = t * a.EK; k < (t + 1) * a.EK; ++k)
-      routed += round_b16(weights[k] * to_f32(outputs[places[k] * kFragmentRows + i % kFragmentRows]));
+      routed += round_b16(weights[weight_of(k, a.EK)] * to_f32(outputs[places[k] * kFragmentRows + i % kFragmentRows]));
     a.y[static_cast<std::size_t>(t) * a.D + n] = with_shared(to_b16(routed), outputs[pairs * kFragmentRows + i], gate);
   }
 }

@@ -12,9 +12,18 @@ constexpr float kGateFloor = 1e-6f;  // of |t| before the root, as the reference
 // The id `back` tokens before row t; end of text where the sequence had not begun (the cleared history says so).
 __device__ int token_back(const PleShape& s, const StepRows& r, int t, int b, int back) {
   const int in_sequence = t - r.first_row[b] - back;
-  if (in_sequence >= 0) return r.token_ids[t - back];
   const auto* history = reinterpret_cast<const int*>(slot_memory(r, r.slot[b]) + s.history_offset);
-  return history[in_sequence + s.ngram_size - 1];
+  const int id = in_sequence >= 0 ? r.token_ids[t - back] : history[in_sequence + s.ngram_size - 1];
+  if (id < 0 && id != s.eos) __trap();  // a model without end of text has -1 for it
+  return id;
+}
+
+// The multiplier of the id so far back, and how far back tap j looks.
+__device__ __forceinline__ int multiplier_of(const PleShape& s, int back) {
+  return mutant(Mutant::kPleMultiplierOrder) ? s.ngram_size - 1 - back : back;
+}
+__device__ __forceinline__ int rows_back(const PleShape& s, int j) {
+  return (s.conv_width - 1 - j) * (mutant(Mutant::kPleConvUndilated) ? 1 : s.ngram_size);
 }
 
 __global__ void ple_row_ids_kernel(const PleShape s, const PleWeightsView w, std::int64_t* rows, const StepRows r) {
@@ -23,12 +32,13 @@ __global__ void ple_row_ids_kernel(const PleShape s, const PleWeightsView w, std
   if (i >= r.T * s.NG) return;
   const int t = i / s.NG, j = i % s.NG, n = j / s.heads_per_ngram + 2;  // ids hashed
   const int b = sequence_of(r, t);
-  auto mixed = static_cast<unsigned long long>(r.token_ids[t]) * static_cast<unsigned long long>(w.multipliers[0]);
+  auto mixed =
+      static_cast<unsigned long long>(token_back(s, r, t, b, 0)) * static_cast<unsigned long long>(w.multipliers[multiplier_of(s, 0)]);
   bool cut = false;
   for (int back = 1; back < n; ++back) {
     const int id = token_back(s, r, t, b, back);
-    cut = cut || id == s.eos;
-    mixed ^= static_cast<unsigned long long>(cut ? s.eos : id) * static_cast<unsigned long long>(w.multipliers[back]);
+    cut = cut || (id == s.eos && !mutant(Mutant::kPleContextNotCut));
+    mixed ^= static_cast<unsigned long long>(cut ? s.eos : id) * static_cast<unsigned long long>(w.multipliers[multiplier_of(s, back)]);
   }
   rows[i] = static_cast<std::int64_t>(mixed % static_cast<unsigned long long>(w.head_sizes[j])) + w.head_offsets[j];
 }
@@ -42,7 +52,7 @@ __global__ void ple_gather_kernel(const PleShape s, const PleWeightsView w, cons
   const std::size_t place = static_cast<std::size_t>(checked(rows[t * s.NG + j], s.table_rows)) * s.DE + d;
   bf16 value;
   if (w.fp8)
-    value = to_b16(fp8_to_f32(static_cast<const std::uint8_t*>(w.table)[place]) * w.scale);
+    value = to_b16(fp8_to_f32(static_cast<const std::uint8_t*>(w.table)[place]) * (mutant(Mutant::kPleScaleMissing) ? 1.0f : w.scale));
   else
     value = static_cast<const bf16*>(w.table)[place];
   embedding[t * ld + j * s.DE + d] = value;
@@ -63,17 +73,17 @@ __global__ void __launch_bounds__(kThreads)
     key_squares += to_f32(key[d]) * to_f32(key[d]);
     query_squares += to_f32(query[d]) * to_f32(query[d]);
   }
-  const float key_inverse = 1.0f / sqrtf(block_sum<kThreads>(key_squares, scratch) / dim + s.eps);
-  const float query_inverse = 1.0f / sqrtf(block_sum<kThreads>(query_squares, scratch) / dim + s.eps);
+  const float key_inverse = 1.0f / sqrtf(block_sum<kThreads>(key_squares, scratch) / dim + norm_eps(s.eps));
+  const float query_inverse = 1.0f / sqrtf(block_sum<kThreads>(query_squares, scratch) / dim + norm_eps(s.eps));
   float dot = 0.0f;
   for (int d = threadIdx.x; d < s.D; d += kThreads) {
-    const float k = round_b16(to_f32(key[d]) * key_inverse * w.norm_key[first + d]);
-    const float q = round_b16(to_f32(query[d]) * query_inverse * w.norm_query[first + d]);
+    const float k = round_b16(to_f32(key[d]) * key_inverse * norm_scale(w.norm_key[first + d]));
+    const float q = round_b16(to_f32(query[d]) * query_inverse * norm_scale(w.norm_query[first + d]));
     dot += round_b16(k * q);
   }
   const float score = round_b16(round_b16(block_sum<kThreads>(dot, scratch)) / sqrtf(dim));
   float gate = fabsf(score) < round_b16(kGateFloor) ? round_b16(kGateFloor) : fabsf(score);  // a NaN fails the comparison and stays
-  gate = round_b16(sqrtf(gate));
+  gate = mutant(Mutant::kPleGateNoRoot) ? gate : round_b16(sqrtf(gate));
   gate = score > 0.0f ? gate : score < 0.0f ? -gate : score == 0.0f ? 0.0f : score;
   gate = round_b16(sigmoid_f32(gate));
 
@@ -84,9 +94,9 @@ __global__ void __launch_bounds__(kThreads)
     gated[d] = to_b16(g);
     squares += g * g;
   }
-  const float inverse = 1.0f / sqrtf(block_sum<kThreads>(squares, scratch) / dim + s.eps);
+  const float inverse = 1.0f / sqrtf(block_sum<kThreads>(squares, scratch) / dim + norm_eps(s.eps));
   for (int d = threadIdx.x; d < s.D; d += kThreads)
-    b.normed[t * width + first + d] = to_b16(to_f32(gated[d]) * inverse * w.norm_conv[first + d]);
+    b.normed[t * width + first + d] = to_b16(to_f32(gated[d]) * inverse * norm_scale(w.norm_conv[first + d]));
 }
 
 __global__ void ple_convolve_kernel(const PleShape s, const float* taps, const PleBuffers buffers, const StepRows r) {
@@ -97,13 +107,14 @@ __global__ void ple_convolve_kernel(const PleShape s, const float* taps, const P
   const auto* window = reinterpret_cast<const bf16*>(slot_memory(r, r.slot[b]) + s.window_offset);
   float sum = 0.0f;
   for (int j = 0; j < s.conv_width; ++j) {
-    const int back = (s.conv_width - 1 - j) * s.ngram_size;
+    const int back = rows_back(s, j);
     const bf16 p = in_sequence >= back ? buffers.normed[static_cast<std::size_t>(t - back) * width + ch]
                                        : window[static_cast<std::size_t>(in_sequence - back + history) * width + ch];
     sum += taps[static_cast<std::size_t>(j) * width + ch] * to_f32(p);
   }
   const std::size_t place = static_cast<std::size_t>(t) * width + ch;
-  buffers.out[place] = to_b16(to_f32(buffers.gated[place]) + round_b16(silu_f32(round_b16(sum))));
+  buffers.out[place] =
+      to_b16(to_f32((mutant(Mutant::kPleSkipNormed) ? buffers.normed : buffers.gated)[place]) + round_b16(silu_f32(round_b16(sum))));
 }
 
 // The same for eight channels to a thread.
@@ -117,7 +128,7 @@ __global__ void __launch_bounds__(kThreads)
   Eight sum = {};
 #pragma unroll 4
   for (int j = 0; j < s.conv_width; ++j) {
-    const int back = (s.conv_width - 1 - j) * s.ngram_size;
+    const int back = rows_back(s, j);
     const bf16* row = in_sequence >= back ? buffers.normed + static_cast<std::size_t>(t - back) * width
                                           : window + static_cast<std::size_t>(in_sequence - back + history) * width;
     const Eight x = expand(piece(row, p));
@@ -128,7 +139,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int e = 0; e < 8; ++e) sum.x[e] += weights[e] * x.x[e];
   }
   const std::size_t row = static_cast<std::size_t>(t) * width;
-  const Eight gated = expand(piece(buffers.gated + row, p));
+  const Eight gated = expand(piece((mutant(Mutant::kPleSkipNormed) ? buffers.normed : buffers.gated) + row, p));
 #pragma unroll
   for (int e = 0; e < 8; ++e) sum.x[e] = round_b16(sum.x[e]);
   silu_all(sum.x);

@@ -14,7 +14,7 @@
 //   Launch    ids a thread per (row, head); gate a block per (row, stream); convolution a thread per eight elements
 //   Bytes     gather: NG*DE elements per row, from the host when the table is there
 //   Oracle    cpu::ple_layer, tetrad::ngram_row_ids
-//   Tests     gpu/backend_test; properties/state_test on the device; verify: ple.rows, ple.embedding, ple.out
+//   Tests     gpu/ple_test, gpu/index_trap_test; properties/state_test on the device; verify: ple.rows, ple.embedding, ple.out
 #include <cstdint>
 
 #include "base/bf16.h"

@@ -22,7 +22,8 @@
 //             row, and a long selection, is spread over a cluster of blocks where the GPU has them
 //   Bytes     attention: 4*DH*HKV per position and row; scores: 2*DI per block and up to 64 rows
 //   Oracle    cpu::qsa_layer, cpu::select_blocks
-//   Tests     gpu/qsa_test, gpu/backend_test; properties/state_test on the device; verify: qsa.q_normed, qsa.selected, qsa.gated
+//   Tests     gpu/qsa_test, gpu/golden_kernels_test, gpu/index_trap_test; properties/state_test on the device; verify:
+//             qsa.q_normed, qsa.selected, qsa.gated
 #include "base/bf16.h"
 #include "cuda/kernels/step_rows.h"
 #include "cuda/runtime/stream.h"

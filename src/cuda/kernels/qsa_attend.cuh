@@ -42,7 +42,8 @@ __device__ __forceinline__ std::ptrdiff_t value_distance(const QsaShape& s) {
 __device__ __forceinline__ const bf16* key_row(const QsaShape& s, const StepRows& r, const AttendUnit& u, int b, int position) {
   if (position < 0 || position > u.last) __trap();
   const std::byte* page = page_of(r, b, position, r.page_tokens);
-  return reinterpret_cast<const bf16*>(page + s.k_offset) + (static_cast<std::size_t>(position % r.page_tokens) * s.HKV + u.kv) * s.DH;
+  return reinterpret_cast<const bf16*>(page + s.k_offset) +
+         (static_cast<std::size_t>(position % r.page_tokens) * s.HKV + (mutant(Mutant::kKvHeadOff) ? (u.kv + 1) % s.HKV : u.kv)) * s.DH;
 }
 
 // Eight columns of a row.
@@ -143,7 +144,9 @@ __device__ __forceinline__ void chunk_probabilities(bf16* chunk, int count, floa
   const float4 v = four_scores(chunk, count, -INFINITY);
   const auto p = [&](int j, float x) {
     const float e = expf(x - best), quotient = e * inverse;
-    return n + j < count ? to_b16(fmaf(fmaf(-quotient, sum, e), inverse, quotient)) : bf16{};
+    const float probability = fmaf(fmaf(-quotient, sum, e), inverse, quotient);
+    if (n + j >= count) return bf16{};
+    return mutant(Mutant::kProbabilityTruncated) ? cut_b16(probability) : to_b16(probability);
   };
   *reinterpret_cast<uint2*>(chunk + n) = {pack_pair(p(0, v.x), p(1, v.y)), pack_pair(p(2, v.z), p(3, v.w))};
 }
@@ -190,7 +193,9 @@ __device__ __forceinline__ void weighted_step(const bf16* probabilities, int ld,
   }
 }
 
-__device__ __forceinline__ bf16 gated(float o, bf16 gate) { return to_b16(round_b16(o) * round_b16(sigmoid_f32(to_f32(gate)))); }
+__device__ __forceinline__ bf16 gated(float o, bf16 gate) {
+  return to_b16(round_b16(o) * (mutant(Mutant::kOutputGateMissing) ? 1.0f : round_b16(sigmoid_f32(to_f32(gate)))));
+}
 
 // Both write y [T, HQ * DH]; the one for few rows needs clusters, and shared memory for all of a row's values.
 bool attend_few_fits(const QsaShape& s);

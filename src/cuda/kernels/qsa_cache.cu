@@ -28,17 +28,20 @@ __global__ void rope_angles_kernel(int T, int half, const int* position, const f
 __device__ void norm_head(const bf16* x, const float* scale, int n, float eps, bf16* out, int lane) {
   float sum = 0.0f;
   for (int i = lane; i < n; i += 32) sum += to_f32(x[i]) * to_f32(x[i]);
-  const float inverse = 1.0f / sqrtf(warp_sum(sum) / static_cast<float>(n) + eps);
-  for (int i = lane; i < n; i += 32) out[i] = to_b16(to_f32(x[i]) * inverse * scale[i]);
+  const float inverse = 1.0f / sqrtf(warp_sum(sum) / static_cast<float>(n) + norm_eps(eps));
+  for (int i = lane; i < n; i += 32) out[i] = to_b16(to_f32(x[i]) * inverse * norm_scale(scale[i]));
   __syncwarp();  // what a lane wrote, other lanes rotate
 }
 
 // One warp: rotates the first 2 * half elements into out and copies the rest.
 __device__ void rotate_head(const bf16* x, const float* cosines, const float* sines, int half, int n, bf16* out, int lane) {
+  const auto product = [](float a, float b) { return mutant(Mutant::kRopeUnrounded) ? a * b : round_b16(a * b); };
   for (int i = lane; i < half; i += 32) {
-    const float a = to_f32(x[i]), b = to_f32(x[i + half]);
-    out[i] = to_b16(round_b16(a * cosines[i]) - round_b16(b * sines[i]));
-    out[i + half] = to_b16(round_b16(b * cosines[i]) + round_b16(a * sines[i]));
+    const bool interleaved = mutant(Mutant::kRopeInterleaved);
+    const int first = interleaved ? 2 * i : i, second = interleaved ? 2 * i + 1 : i + half;
+    const float a = to_f32(x[first]), b = to_f32(x[second]);
+    out[first] = to_b16(product(a, cosines[i]) - product(b, sines[i]));
+    out[second] = to_b16(product(b, cosines[i]) + product(a, sines[i]));
   }
   if (x != out)
     for (int i = 2 * half + lane; i < n; i += 32) out[i] = x[i];
@@ -66,13 +69,15 @@ __device__ void pool_block(const QsaShape& s, const QsaWeightsView& w, const bf1
 #pragma unroll 1
   for (int i = lane; i < s.DR; i += 32) {
     const bool sine = i >= s.DR / 2;
-    (sine ? sines - s.DR / 2 : cosines)[i] = rope_value(sine, block * s.R, w.frequencies[sine ? i - s.DR / 2 : i], s.rope_factor);
+    (sine ? sines - s.DR / 2 : cosines)[i] = rope_value(sine, block * s.R + (mutant(Mutant::kRopeAtBlockEnd) ? s.R - 1 : 0),
+                                                        w.frequencies[sine ? i - s.DR / 2 : i], s.rope_factor);
   }
 #pragma unroll 1
   for (int i = lane; i < s.DI; i += 32) {
     float sum = 0.0f;
     for (int j = 0; j < s.R; ++j) sum += to_f32(raw_key(s, projected, pending, r, b, block * s.R + j, i));
-    pooled[i] = to_b16(sum / static_cast<float>(s.R));
+    const float mean = sum / static_cast<float>(s.R);
+    pooled[i] = mutant(Mutant::kPoolTruncated) ? cut_b16(mean) : to_b16(mean);
   }
   __syncwarp();  // the pooled key and the angles are written
 }
@@ -121,6 +126,7 @@ __global__ void __launch_bounds__(1024) qsa_prepare_kernel(const QsaShape s, con
     bf16* x = h < s.HQ ? row + h * 2 * s.DH : row + s.k + (h - s.HQ) * s.DH;
     bf16* out = h < s.HQ ? x : keys + (h - s.HQ) * s.DH;
     const float *scale = h < s.HQ ? w.q_norm : w.k_norm, *head_cosines = c, *head_sines = n;
+    if (mutant(Mutant::kRopeQueriesBehind) && h < s.HQ && t > 0) head_cosines -= half, head_sines -= half;
     if (index_query) x = out = row + s.index_q + (h - s.HQ - s.HKV) * s.DI, scale = w.index_q_norm;
     if (pools) {
       if ((position + 1) % s.R != 0) continue;

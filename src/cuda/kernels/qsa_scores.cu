@@ -20,7 +20,9 @@ __device__ __forceinline__ const bf16* block_key(const QsaShape& s, const StepRo
   return reinterpret_cast<const bf16*>(page + s.keys_offset) + static_cast<std::size_t>(block % per_page) * s.DI;
 }
 
-__device__ __forceinline__ float relu_or_nan(float x) { return x < 0.0f ? 0.0f : x; }  // a comparison with NaN is false, so NaN passes
+__device__ __forceinline__ float relu_or_nan(float x) {
+  return x < 0.0f && !mutant(Mutant::kScoreWithoutRelu) ? 0.0f : x;  // a comparison with NaN is false, so NaN passes
+}
 
 // x / sqrt(kDim), rounded once: the rounded inverse and one correction.
 __device__ __forceinline__ float by_root_of_dim(float x) {

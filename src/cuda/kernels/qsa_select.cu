@@ -190,12 +190,15 @@ struct RowSelect {
       rank_better += __reduce_add_sync(kAllLanes, before ? peer_value(&m.better, lane) : 0);
       rank_same += __reduce_add_sync(kAllLanes, before ? peer_value(&m.same, lane) : 0);
     }
+    if (mutant(Mutant::kTieHigherIndex) && kPeers == 1) rank_same -= __shfl_sync(kAllLanes, same, 31) - wanted;
     for_keys([&](int i, unsigned key) {
       const unsigned above = __ballot_sync(kAllLanes, key > high), equal = __ballot_sync(kAllLanes, key >= low && key <= high);
       const unsigned earlier = (1u << lane) - 1u;
       const int equal_before = rank_same + __popc(equal & earlier);
-      if (key > high || (key >= low && equal_before < wanted)) {
-        int* to = positions + (rank_better + __popc(above & earlier) + min(equal_before, wanted)) * R;
+      if (key > high || (key >= low && equal_before < wanted && (!mutant(Mutant::kTieHigherIndex) || equal_before >= 0))) {
+        int* to = positions + (rank_better + __popc(above & earlier) +
+                               min(mutant(Mutant::kTieHigherIndex) ? max(equal_before, 0) : equal_before, wanted)) *
+                                  R;
         for (int j = 0; j < R; ++j) to[j] = index(i) * R + j;
       }
       rank_better += __popc(above), rank_same += __popc(equal);
@@ -209,11 +212,13 @@ __device__ __forceinline__ void select_row(const QsaShape& s, const QsaGroup& g,
   extern __shared__ unsigned keys[];
   __shared__ SelectMemory<kThreads / 32> m;
   const int i = static_cast<int>(blockIdx.x) / kPeers, rank = static_cast<int>(blockIdx.x) % kPeers;
-  const int t = g.first + i, position = r.position[t], num_blocks = (position + 1) / s.R, chosen = min(num_blocks, s.topk);
+  const int t = g.first + i, position = r.position[t], num_blocks = (position + 1) / s.R;
+  const int topk = mutant(Mutant::kSelectionOffByOne) && num_blocks > s.topk ? s.topk - 1 : s.topk, chosen = min(num_blocks, topk);
   if (num_blocks > s.max_blocks || chosen * s.R + s.R - 1 > s.attended) __trap();
   int* positions = g.positions + static_cast<std::size_t>(i) * s.attended;
   if (rank == 0) {
-    const int tail = num_blocks * s.R, rest = position + 1 - tail;
+    int tail = num_blocks * s.R, rest = position + 1 - tail;
+    if (mutant(Mutant::kTailDropped) && rest > 0) tail = position, rest = 1;
     for (int j = threadIdx.x; j < rest; j += kThreads) positions[chosen * s.R + j] = tail + j;
     if (threadIdx.x == 0) g.counts[i] = chosen * s.R + rest;
   }
@@ -223,7 +228,7 @@ __device__ __forceinline__ void select_row(const QsaShape& s, const QsaGroup& g,
   }
   RowSelect<kThreads, kItems, kPeers> row(m, keys, shared_items, g.scores + static_cast<std::size_t>(i) * s.max_blocks, num_blocks, rank);
   unsigned low, high;
-  int wanted = s.topk;
+  int wanted = topk;
   row.range(&low, &high);
   if (high == kNanKey && rank == 0 && threadIdx.x == 0) record_fault(r, t, s.layer, FaultKind::kIndexScores);
   row.narrow(&low, &high, &wanted);
