@@ -27,7 +27,7 @@ std::string part_text(const Json& part, const std::string& path, std::string* re
     *reasoning += fields.required_text(type == "thinking" ? "thinking" : "text");
     return {};
   }
-  refuse(path + ".type", "{}.type: parts of type {} are not supported, only text", path, Json(type.substr(0, 60)).dump());
+  refuse(path + ".type", "{}.type: parts of type {} are not supported, only text", path, described(Json(type)));
 }
 
 std::string read_content(RequestFields& message, bool required, std::string* reasoning) {
@@ -53,8 +53,7 @@ Json read_tool_calls(RequestFields& message) {
     const std::string path = fmt::format("{}[{}]", message.path_of("tool_calls"), i);
     RequestFields call((*given)[i], path);
     const std::string type = call.text("type").value_or("function");
-    if (type != "function")
-      refuse(path + ".type", "{}.type: only \"function\" is supported, got {}", path, Json(type.substr(0, 60)).dump());
+    if (type != "function") refuse(path + ".type", "{}.type: only \"function\" is supported, got {}", path, described(Json(type)));
     const Json* function = call.object("function");
     if (function == nullptr) refuse(path + ".function", "{}.function: missing: a tool call names its function", path);
     RequestFields function_fields(*function, path + ".function");
@@ -93,8 +92,7 @@ BuiltMessage read_message(const Json& given, const std::string& path, std::set<s
     message.tool_call_id = fields.text("tool_call_id").value_or("");
     fields.accept_field("name");  // of the function, which the call states too
   } else {
-    refuse(path + ".role", "{}.role: expected system, developer, user, assistant or tool, got {}", path,
-           Json(message.role.substr(0, 60)).dump());
+    refuse(path + ".role", "{}.role: expected system, developer, user, assistant or tool, got {}", path, described(Json(message.role)));
   }
   for (const std::string& field : fields.unknown()) {
     if (unknown.size() < kMaxRequestFields) unknown.insert("messages[]" + field.substr(path.size()));

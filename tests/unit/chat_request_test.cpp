@@ -402,6 +402,14 @@ TEST(chat_request, hostile_bodies) {
   std::string wide = "{";
   for (int i = 0; i < 300; ++i) wide += fmt::format("\"f{}\": 0,", i);
   EXPECT_EQ(refusal_of_body(wide + "\"z\": 0}"), " | body: 301 fields, at most 256 are read");
+  // What messages quote is whole: a name cut inside a character is none.
+  std::string name = "x";
+  for (int i = 0; i < 200; ++i) name += "\xC3\xA9";
+  EXPECT_EQ(param(refusal_of_messages(fmt::format(R"([{{"role": "{}"}}])", name))), "messages[0].role");
+  EXPECT_EQ(param(refusal_of_messages(fmt::format(R"([{{"role": "user", "content": [{{"type": "{}"}}]}}])", name))),
+            "messages[0].content[0].type");
+  EXPECT_EQ(param(refusal(fmt::format(R"("logit_bias": {{"{}": 1}})", name))).substr(0, 10), "logit_bias");
+  EXPECT_EQ(parsed(fmt::format(R"("{}": 1)", name)).unknown_fields.size(), 1u);
   // Surrogate pairs are text like any other.
   EXPECT_EQ(messages_of(R"([{"role": "user", "content": "\ud83d\ude00"}])")[0]["content"], "\xF0\x9F\x98\x80");
   // Each field with a value of every other type: accepted or refused, never more.
