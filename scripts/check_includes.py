@@ -16,7 +16,7 @@ BELOW = {
     "cuda": {"base", "io", "text", "model"},
     "engine": {"base", "io", "text", "model", "cpu", "cuda"},
     "server": {"base", "io", "text", "model", "cpu", "cuda", "engine"},
-    "cli": {"base", "io", "text", "model", "cpu", "cuda", "engine"},
+    "cli": {"base", "io", "text", "model", "cpu", "cuda", "engine", "server"},
 }
 SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
