@@ -61,21 +61,55 @@ class AnswerParser {
   // No more text comes. ended_by_model: with its stop token, so that a call whose parameters are all closed counts as complete.
   std::vector<AnswerEvent> finish(bool ended_by_model);
 
-  bool in_reasoning() const;
-  bool enough() const;  // max_calls are complete: the rest of the answer has no use
-  int complete_calls() const;
-  bool has_incomplete_call() const;  // only after finish()
+  bool in_reasoning() const { return state_ == State::kReasoning; }
+  bool enough() const { return state_ == State::kEnough; }  // max_calls are complete: the rest of the answer has no use
+  int complete_calls() const { return complete_calls_; }
+  bool has_incomplete_call() const { return incomplete_call_; }  // only after finish()
 
  private:
-  enum class State { kReasoning, kContent, kUnknownCall, kBetweenParameters, kValue, kAfterCall, kEnough };
-  enum class Step { kAgain, kNeedMore };
+  enum class State { kReasoning, kContent, kForeignCall, kBetweenParameters, kValue, kEnough };
 
-  std::vector<AnswerEvent> run(bool last);
-  Step step(bool last);
+  void run(bool last);
+  // One decision about the text at cursor_; false if it takes more text (never when `last`).
+  bool step(bool last);
+  bool step_text(bool last);
+  bool step_tag(std::size_t space, bool last);
+  bool step_foreign_call(bool last);
+  bool step_between_parameters(bool last);
+  bool step_value(bool last);
+
+  std::string_view rest() const { return std::string_view(buffer_).substr(cursor_); }
+  bool in_call() const { return state_ == State::kBetweenParameters || state_ == State::kValue; }
+  void pass_space(std::size_t length, bool at_end);
+  void pass_text(std::size_t length);
+  void emit_text(std::string_view text);
+  void emit_arguments(std::string_view text);
+  void begin_part(State state);
+  void begin_call(std::string_view name);
+  void begin_value(std::string_view key);
+  void add_to_value(std::string_view text);
+  void end_value();
+  void end_call(bool complete);
 
   AnswerForm form_;
   State state_;
-  std::string buffer_;
+  std::string buffer_;  // undecided from cursor_ on
+  std::size_t cursor_ = 0;
+  std::vector<AnswerEvent> events_;
+
+  bool after_tag_ = true;    // nothing but white space since the last tag
+  bool line_start_ = true;   // nothing but white space since the last line break
+  bool after_call_ = false;  // nothing but white space since the last call
+
+  int num_calls_ = 0, complete_calls_ = 0;
+  bool incomplete_call_ = false;
+  const OfferedTool* tool_ = nullptr;  // of the open call
+  bool has_parameters_ = false;
+  std::string junk_;           // between parameters
+  std::string junk_space_;     // after it, if more comes
+  bool value_begins_ = false;  // a line break here belongs to the form
+  JsonTypes value_types_ = kStringType;
+  std::string value_;  // that is passed on only when complete
 };
 
 }  // namespace tetrad

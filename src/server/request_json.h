@@ -24,6 +24,10 @@ nlohmann::ordered_json parse_request_body(std::string_view body);
 // How a value is named in messages: a number or a short string as it is, else its type.
 std::string described(const nlohmann::ordered_json& value);
 
+// A whole number, which may be written as 5.0, between low and high; one above high is refused, or becomes high where `saturate` says so.
+std::int64_t whole_number(const nlohmann::ordered_json& value, const std::string& path, std::int64_t low, std::int64_t high,
+                          bool saturate = false);
+
 // One object of a request. A field that is null counts as absent. `object` outlives this.
 class RequestFields {
  public:
@@ -33,10 +37,9 @@ class RequestFields {
   const nlohmann::ordered_json* find(std::string_view field);
   std::optional<bool> boolean(std::string_view field);
   std::optional<double> number(std::string_view field);
-  // Whole numbers may be written as 5.0. Those beyond [low, high] are refused, or where `saturate` pulled in to `high`.
   std::optional<std::int64_t> integer(std::string_view field, std::int64_t low, std::int64_t high, bool saturate = false);
   std::optional<std::string> text(std::string_view field);
-  std::optional<std::string> required_text(std::string_view field);
+  std::string required_text(std::string_view field);
   const nlohmann::ordered_json* object(std::string_view field);
   const nlohmann::ordered_json* list(std::string_view field, std::size_t max_items);
 

@@ -15,7 +15,8 @@ using Json = nlohmann::ordered_json;
 // Builds the tree from the parser's events. The parser itself does not recurse, so the bound on nesting holds before anything deep exists.
 class Builder {
  public:
-  Builder(std::string_view where, int max_depth) : where_(where), max_depth_(static_cast<std::size_t>(max_depth)) {}
+  Builder(std::string_view where, int max_depth, EqualKeys equal_keys)
+      : where_(where), max_depth_(static_cast<std::size_t>(max_depth)), equal_keys_(equal_keys) {}
 
   bool null() { return add(nullptr); }
   bool boolean(bool v) { return add(v); }
@@ -79,9 +80,10 @@ class Builder {
   }
 
   // The map's own insertion compares with every key it holds; with many keys an index finds the equal one instead.
-  static void add_member(Open& object, Json value) {
+  void add_member(Open& object, Json value) const {
     auto& members = object.value.get_ref<Json::object_t&>();
     if (members.size() < kManyKeys) {
+      if (equal_keys_ == EqualKeys::kRefused && members.find(object.key) != members.end()) given_twice(object.key);
       members[object.key] = std::move(value);
       return;
     }
@@ -91,22 +93,29 @@ class Builder {
     const auto [at, inserted] = object.index.emplace(object.key, members.size());
     if (inserted) {
       members.Json::object_t::Container::emplace_back(std::move(object.key), std::move(value));
+    } else if (equal_keys_ == EqualKeys::kRefused) {
+      given_twice(at->first);
     } else {
       (members.begin() + static_cast<std::ptrdiff_t>(at->second))->second = std::move(value);
     }
   }
 
+  [[noreturn]] void given_twice(std::string_view key) const {
+    fail<InputError>("{}: the key \"{}\" is given twice in one object", where_, key.substr(0, 100));
+  }
+
   std::string_view where_;
   std::size_t max_depth_;
+  EqualKeys equal_keys_;
   Json root_;
   std::vector<Open> open_;
 };
 
 }  // namespace
 
-nlohmann::ordered_json parse_json_bounded(std::string_view text, std::string_view where, int max_depth) {
+nlohmann::ordered_json parse_json_bounded(std::string_view text, std::string_view where, int max_depth, EqualKeys equal_keys) {
   if (const auto at = nul_byte(text)) fail<InputError>("{}: not valid JSON: a NUL byte at {}", where, *at);
-  Builder builder(where, max_depth);
+  Builder builder(where, max_depth, equal_keys);
   Json::sax_parse(text.begin(), text.end(), &builder);
   return builder.take();
 }

@@ -8,8 +8,14 @@
 
 namespace tetrad {
 
+enum class EqualKeys {
+  kLastCounts,  // at the place of the first
+  kRefused,
+};
+
 // Throws InputError "WHERE: ..." for a syntax error, nesting deeper than max_depth, an integer outside -2^63 .. 2^64-1, or text that is not
-// UTF-8. Key order is kept; of equal keys the last value counts, at the place of the first.
-nlohmann::ordered_json parse_json_bounded(std::string_view text, std::string_view where, int max_depth = 64);
+// UTF-8. Key order is kept.
+nlohmann::ordered_json parse_json_bounded(std::string_view text, std::string_view where, int max_depth = 64,
+                                          EqualKeys equal_keys = EqualKeys::kLastCounts);
 
 }  // namespace tetrad

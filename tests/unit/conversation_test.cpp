@@ -128,6 +128,17 @@ TEST(JsonBounded, KeepsOrderAndTakesTheLastOfEqualKeys) {
   EXPECT_EQ((--parsed.end()).key(), "z");
 }
 
+TEST(JsonBounded, EqualKeysCanBeRefused) {
+  const auto parse = [](const std::string& text) { return parse_json_bounded(text, "t", 64, EqualKeys::kRefused); };
+  EXPECT_EQ(parse(R"({"a": {"b": 1}, "b": {"a": 2}})").size(), 2u);
+  EXPECT_THROW(parse(R"({"a": 1, "\u0061": 2})"), InputError);
+  EXPECT_THROW(parse(R"([{"x": {"a": null, "b": 1, "a": null}}])"), InputError);
+  std::string many = "{";
+  for (int i = 0; i < 100; ++i) many += "\"k" + std::to_string(i) + "\":0,";
+  EXPECT_EQ(parse(many + "\"k\":0}").size(), 101u);
+  EXPECT_THROW(parse(many + "\"k50\":0}"), InputError);
+}
+
 TEST(JsonBounded, RefusesWhatItCannotKeep) {
   const auto error = [](const char* text) {
     try {
