@@ -16,9 +16,9 @@ constexpr std::size_t kMaxParameterName = 256;
 
 bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 
-std::size_t count_space(std::string_view text) {
+std::size_t count_space(std::string_view text, std::size_t most = std::string_view::npos) {
   std::size_t n = 0;
-  while (n < text.size() && is_space(text[n])) ++n;
+  while (n < text.size() && n < most && is_space(text[n])) ++n;
   return n;
 }
 
@@ -41,7 +41,7 @@ Match match_followed(std::string_view text, std::string_view tag, std::initializ
   const Match first = match(text, tag, last);
   if (first != Match::kYes) return first;
   text.remove_prefix(tag.size());
-  const std::size_t space = count_space(text);
+  const std::size_t space = count_space(text, kMaxTagSpace + 1);
   if (space > kMaxTagSpace) return Match::kNo;
   text.remove_prefix(space);
   if (!last) return match_any(text, followers, false);
@@ -117,7 +117,7 @@ bool AnswerParser::step(bool last) {
 
 // Reasoning and content: white space, then a tag or a word. White space waits for what follows it, in stretches of bounded length.
 bool AnswerParser::step_text(bool last) {
-  const std::size_t space = std::min(count_space(rest()), kMaxTagSpace);
+  const std::size_t space = count_space(rest(), kMaxTagSpace);
   if (space == kMaxTagSpace) {
     pass_space(space, false);
     return true;
@@ -162,7 +162,7 @@ bool AnswerParser::step_tag(std::size_t space, bool last) {
   if (!reasoning && form_.tools != nullptr) {
     const Match wrapped = match(tag, kCall, last);
     const std::size_t wrapper = wrapped == Match::kYes ? kCall.size() : 0;
-    const std::size_t inner = wrapper > 0 ? count_space(tag.substr(wrapper)) : 0;
+    const std::size_t inner = wrapper > 0 ? count_space(tag.substr(wrapper), kMaxTagSpace + 1) : 0;
     const Header header = inner <= kMaxTagSpace ? match_header(tag.substr(wrapper + inner), *form_.tools, last) : Header{};
     if (header.match == Match::kYes) {
       const std::string name(header.name);

@@ -130,6 +130,7 @@ const Json* RequestFields::list(std::string_view field, std::size_t max_items) {
 void RequestFields::refuse_field(std::string_view field, std::string_view why) {
   const Json* value = find(field);
   if (value == nullptr || (value->is_boolean() && !value->get<bool>())) return;
+  if (!value->is_number() && !value->is_boolean() && (value->empty() || *value == "")) return;
   refuse(path_of(field), "{}: not supported: {}", path_of(field), why);
 }
 

@@ -43,9 +43,10 @@ class RequestFields {
   const nlohmann::ordered_json* object(std::string_view field);
   const nlohmann::ordered_json* list(std::string_view field, std::size_t max_items);
 
-  void refuse_field(std::string_view field, std::string_view why);  // if it is there, not null and not false
-  void accept_field(std::string_view field);                        // known, and without effect here
-  std::vector<std::string> unknown() const;                         // fields that nothing above was asked for, as paths
+  // Refuses a field that asks for something: neither null, false, nor an empty string, list or object.
+  void refuse_field(std::string_view field, std::string_view why);
+  void accept_field(std::string_view field);  // known, and without effect here
+  std::vector<std::string> unknown() const;   // fields that nothing above was asked for, as paths
 
  private:
   const nlohmann::ordered_json* object_;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -175,7 +176,9 @@ std::vector<Case> cases() {
 
 TEST(answer_parser, answers_become_events) {
   for (const Case& c : cases()) {
-    if (!c.events.empty() || c.answer.size() < 100) EXPECT_EQ(parsed(c, {c.answer}), c.events) << c.answer;
+    if (!c.events.empty() || c.answer.size() < 100) {
+      EXPECT_EQ(parsed(c, {c.answer}), c.events) << c.answer;
+    }
   }
 }
 
@@ -269,10 +272,12 @@ TEST(answer_parser, hostile_answers_take_linear_time) {
   for (const std::string unit : {"<", "<tool_call>", "<function=", "<tool_call><function=write>", "</parameter>", " ", "\n", "<think>",
                                  "</think>", "<function=write><parameter=text>", "<parameter=", "</function>"}) {
     std::string answer;
-    while (answer.size() < 400'000) answer += unit;
+    while (answer.size() < 2'000'000) answer += unit;
+    const auto start = std::chrono::steady_clock::now();
     AnswerParser parser = parser_for(false, &tools(), 0);
     parser.feed(answer);
     parser.finish(true);
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30)) << unit;  // quadratic time is many minutes
   }
 }
 

@@ -1,0 +1,34 @@
+#pragma once
+// What a chat request says about tools and thinking, in the terms all its APIs share.
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "server/chat_request.h"
+
+namespace tetrad {
+
+// Accumulates what fields say; later calls outrank earlier ones.
+struct ThinkingWish {
+  std::optional<bool> enabled;
+  bool expressly = false;             // turned on by itself, not by an effort
+  std::optional<std::string> effort;  // of the template: low, medium, xhigh
+
+  void set_enabled(bool on) {
+    enabled = on;
+    expressly = on;
+  }
+  // "none" turns thinking off; minimal and low are low, medium is itself, high, xhigh and max are xhigh. RequestError for others.
+  void set_effort(const std::string& effort, const std::string& path);
+};
+
+// Adds one offered function: `schema` may be null. Refuses names that are malformed or offered already.
+void offer_tool(ToolSet& tools, const std::string& name, const nlohmann::ordered_json* schema, const std::string& name_path,
+                const std::string& schema_path);
+
+// Puts tools (the template's list), the choice and the wish into the request. `offered` are all tools of the request. Refuses choices that
+// cannot be: a forced call without tools, of a function not offered, or with thinking turned on expressly.
+void apply_tools_and_thinking(ChatRequest& request, ToolSet offered, nlohmann::ordered_json tools, ToolChoice choice,
+                              const std::string& named, const std::string& choice_path, ThinkingWish wish);
+
+}  // namespace tetrad

@@ -1,0 +1,25 @@
+#pragma once
+// The fields of a request that all of OpenAI's endpoints for text share: how tokens are chosen, what ends the answer, how it is delivered.
+#include <vector>
+
+#include "server/chat_request.h"
+#include "server/request_json.h"
+
+namespace tetrad {
+
+// Sampling, limits, stops, n, seed, cache; all but logprobs, whose form differs. Everything is checked here: the engine refuses none of it.
+EngineRequest read_engine_request(RequestFields& fields, const RequestContext& context);
+Delivery read_delivery(RequestFields& fields);
+
+// Names what neither endpoint can do, and accepts what is for bookkeeping only.
+void refuse_unsupported_fields(RequestFields& fields);
+
+// Unknown fields, or with context.strict_fields the refusal of the first.
+std::vector<std::string> unknown_fields(const RequestFields& fields, const RequestContext& context);
+
+// A number between low and high, checked so that a NaN fails.
+double number_between(RequestFields& fields, std::string_view field, double fallback, double low, double high, bool low_allowed = true);
+// "stop" and the like: a string or a list of strings.
+std::vector<std::string> read_stop_strings(RequestFields& fields, std::string_view field);
+
+}  // namespace tetrad
