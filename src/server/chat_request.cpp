@@ -145,6 +145,7 @@ ChatRequest parse_chat_request(const Json& body, const RequestContext& context) 
   refuse_unsupported_fields(fields);
   refuse_unsupported_chat_fields(fields);
   request.engine = read_engine_request(fields, context);
+  request.asked_stop_ids = asked_stop_ids(request.engine, context);
   read_logprobs(fields, request.engine.generation.sampling);
   request.delivery = read_delivery(fields);
 

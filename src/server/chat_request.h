@@ -54,8 +54,9 @@ struct ChatRequest {
   // Appended to the rendered prompt, before it is encoded: the head of a tool call that the request forces. AnswerParser is fed it first.
   // Forced calls run with thinking off.
   std::string answer_prefix;
-  EngineRequest engine;  // all but prompt_ids; max_tokens 0: what is left of the context
-  ToolSet tools;         // that the answer may call: empty with tool_choice none
+  EngineRequest engine;             // all but prompt_ids; max_tokens 0: what is left of the context
+  std::vector<int> asked_stop_ids;  // of engine's stop ids those that the client named: what stop_reason reports
+  ToolSet tools;                    // that the answer may call: empty with tool_choice none
   ToolChoice tool_choice = ToolChoice::kAuto;
   int max_tool_calls = 0;              // 0: any number; 1 with parallel_tool_calls false or a named function
   std::optional<int> thinking_budget;  // tokens

@@ -68,6 +68,7 @@ CompletionRequest parse_completion_request(std::string_view body, const RequestC
   if (const Json* format = fields.object("response_format"); format != nullptr && *format != Json{{"type", "text"}})
     refuse("response_format", "response_format: only type text is supported");
   request.engine = read_engine_request(fields, context);
+  request.asked_stop_ids = asked_stop_ids(request.engine, context);
   if (const auto logprobs = fields.integer("logprobs", 0, kMaxLogprobs))
     request.engine.generation.sampling.logprobs = static_cast<int>(*logprobs);
   request.echo = fields.boolean("echo").value_or(false);

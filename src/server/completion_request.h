@@ -18,6 +18,7 @@ struct CompletionRequest {
   std::string model;
   std::vector<CompletionPrompt> prompts;  // at least one; choice c of prompt p has index p * n + c in the answer
   EngineRequest engine;                   // for each prompt: all but prompt_ids; sampling.logprobs as asked for
+  std::vector<int> asked_stop_ids;        // of engine's stop ids those that the client named: what stop_reason reports
   bool echo = false;                      // the prompt's text comes before the answer's
   Delivery delivery;
   std::string request_id;

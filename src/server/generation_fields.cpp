@@ -130,6 +130,13 @@ EngineRequest read_engine_request(RequestFields& fields, const RequestContext& c
   return engine;
 }
 
+std::vector<int> asked_stop_ids(const EngineRequest& engine, const RequestContext& context) {
+  std::vector<int> asked;
+  for (const int id : engine.generation.stop_ids)
+    if (std::find(context.stop_ids.begin(), context.stop_ids.end(), id) == context.stop_ids.end()) asked.push_back(id);
+  return asked;
+}
+
 Delivery read_delivery(RequestFields& fields) {
   Delivery delivery;
   delivery.stream = fields.boolean("stream").value_or(false);

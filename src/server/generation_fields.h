@@ -9,6 +9,7 @@ namespace tetrad {
 
 // Sampling, limits, stops, n, seed, cache; all but logprobs, whose form differs. Everything is checked here: the engine refuses none of it.
 EngineRequest read_engine_request(RequestFields& fields, const RequestContext& context);
+std::vector<int> asked_stop_ids(const EngineRequest& engine, const RequestContext& context);
 Delivery read_delivery(RequestFields& fields);
 
 // Names what neither endpoint can do, and accepts what is for bookkeeping only.

@@ -1,0 +1,87 @@
+#include "server/response_parts.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace tetrad {
+
+using Json = nlohmann::ordered_json;
+
+std::string json_text(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+Json usage_json(const RequestUsage& usage, std::optional<int> reasoning_tokens) {
+  Json json = {{"prompt_tokens", usage.prompt_tokens},
+               {"completion_tokens", usage.completion_tokens},
+               {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
+               {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
+  if (reasoning_tokens) json["completion_tokens_details"] = {{"reasoning_tokens", *reasoning_tokens}};
+  return json;
+}
+
+double finite_logprob(float logprob) {
+  constexpr double kLowest = -9999.0;
+  return std::isfinite(logprob) ? static_cast<double>(logprob) : kLowest;
+}
+
+StopFinder::StopFinder(const GenerationRequest& generation, std::vector<int> reported_ids, std::function<std::string(int)> token_bytes)
+    : stop_ids_(generation.stop_ids),
+      reported_ids_(std::move(reported_ids)),
+      token_bytes_(std::move(token_bytes)),
+      strings_(generation.stop_strings),
+      has_strings_(!generation.stop_strings.empty()) {}
+
+void StopFinder::add(int id) {
+  last_id_ = id;
+  if (has_strings_ && token_bytes_ && std::find(stop_ids_.begin(), stop_ids_.end(), id) == stop_ids_.end()) strings_.feed(token_bytes_(id));
+}
+
+Json StopFinder::stop_reason(FinishReason reason) const {
+  if (reason != FinishReason::kStop) return nullptr;
+  if (strings_.matched() != nullptr) return *strings_.matched();
+  if (std::find(reported_ids_.begin(), reported_ids_.end(), last_id_) != reported_ids_.end()) return last_id_;
+  return nullptr;
+}
+
+ChatChoice::ChatChoice(const ChatRequest& request, const ToolSet& tools, const ResponseContext& context)
+    : reasoning_(request.reasoning),
+      parser_({context.starts_in_reasoning, &tools, request.max_tool_calls, context.make_id}),
+      stops_(request.engine.generation, request.asked_stop_ids, context.token_bytes),
+      first_(parser_.feed(request.answer_prefix)) {}
+
+std::vector<AnswerEvent> ChatChoice::feed(const TokenEvent& event) {
+  if (parser_.in_reasoning()) ++reasoning_tokens_;
+  stops_.add(event.sampled.id);
+  return shaped(parser_.feed(event.text), false);
+}
+
+std::vector<AnswerEvent> ChatChoice::finish(const ChoiceFinishedEvent& event) {
+  reason_ = event.reason;
+  finished_ = true;
+  std::vector<AnswerEvent> events = shaped(parser_.feed(event.text), false);
+  const bool ended_by_model = event.reason == FinishReason::kStop && stops_.matched_string() == nullptr;
+  for (AnswerEvent& more : shaped(parser_.finish(ended_by_model), true)) events.push_back(std::move(more));
+  return events;
+}
+
+std::vector<AnswerEvent> ChatChoice::shaped(std::vector<AnswerEvent> events, bool last) {
+  if (!first_.empty()) {
+    events.insert(events.begin(), std::make_move_iterator(first_.begin()), std::make_move_iterator(first_.end()));
+    first_.clear();
+  }
+  if (reasoning_ == ReasoningOutput::kSeparate) return events;
+  std::vector<AnswerEvent> kept;
+  for (AnswerEvent& event : events) {
+    auto* reasoning = std::get_if<ReasoningDelta>(&event);
+    if (reasoning == nullptr) {
+      if (std::exchange(inside_tags_, false)) kept.emplace_back(ContentDelta{"\n</think>\n\n"});
+      kept.push_back(std::move(event));
+    } else if (reasoning_ == ReasoningOutput::kInline) {
+      kept.emplace_back(ContentDelta{(std::exchange(inside_tags_, true) ? "" : "<think>\n") + reasoning->text});
+    }
+  }
+  if (last && inside_tags_ && !parser_.in_reasoning()) kept.emplace_back(ContentDelta{"\n</think>\n\n"});
+  return kept;
+}
+
+}  // namespace tetrad
