@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <new>
 
+#include "server/generation_routes.h"
 #include "server/http_errors.h"
 #include "server/http_wire.h"
 #include "server/model_routes.h"
@@ -23,6 +24,10 @@ enum class Target {
   kTokenize,
   kDetokenize,
   kTokenizerInfo,
+  kCompletions,
+  kChat,
+  kMessages,
+  kCountTokens,
 };
 
 struct Route {
@@ -47,6 +52,10 @@ constexpr Route kRoutes[] = {
     {"/tokenize", "POST", Target::kTokenize, false, true, true},
     {"/detokenize", "POST", Target::kDetokenize, false, true, true},
     {"/tokenizer_info", "GET", Target::kTokenizerInfo, false, true},
+    {"/v1/completions", "POST", Target::kCompletions, false, true, true},
+    {"/v1/chat/completions", "POST", Target::kChat, false, true, true},
+    {"/v1/messages", "POST", Target::kMessages, false, true, true},
+    {"/v1/messages/count_tokens", "POST", Target::kCountTokens, false, true, true},
 };
 
 const Route* find_route(std::string_view path) {
@@ -163,6 +172,10 @@ Reply Router::answer(const HttpRequest& request) {
     case Target::kTokenize: return tokenize(*service, request);
     case Target::kDetokenize: return detokenize(*service, request);
     case Target::kTokenizerInfo: return HttpResponse{.body = service->tokenizer_info.dump()};
+    case Target::kCompletions: return completions(service, request);
+    case Target::kChat: return chat_completions(service, request);
+    case Target::kMessages: return messages(service, request);
+    case Target::kCountTokens: return count_message_tokens(*service, request);
   }
   fail<InternalError>("route {} has no handler", route->path);
 }
