@@ -89,6 +89,29 @@ bool drain(EngineLoop& engine, const HttpServer& server, StopSignals& signals, s
   }
 }
 
+// What happened since the last line, while anything does.
+class Activity {
+ public:
+  void tell(const EngineLoop& engine) {
+    const EngineStats stats = engine.stats();
+    const double seconds = seconds_since(last_);
+    const auto rate = [&](std::uint64_t now, std::uint64_t before) { return static_cast<double>(now - before) / seconds; };
+    const bool busy = stats.requests_running + stats.requests_waiting > 0 || stats.generated_tokens != generated_;
+    if (busy)
+      log_line(fmt::format("running {}, waiting {}; prompt {:.0f} tokens/s ({:.0f} reused), answers {:.0f} tokens/s; pages {} of {}",
+                           stats.requests_running, stats.requests_waiting, rate(stats.prompt_tokens, prompt_),
+                           rate(stats.cached_tokens, cached_), rate(stats.generated_tokens, generated_), stats.pages_taken, stats.pages));
+    prompt_ = stats.prompt_tokens;
+    cached_ = stats.cached_tokens;
+    generated_ = stats.generated_tokens;
+    last_ = Clock::now();
+  }
+
+ private:
+  Clock::time_point last_ = Clock::now();
+  std::uint64_t prompt_ = 0, cached_ = 0, generated_ = 0;
+};
+
 void warn_if_open(const ServeOptions& options, bool has_keys) {
   const bool local = options.host == "127.0.0.1" || options.host == "localhost" || options.host == "::1" || !options.unix_socket.empty();
   if (!local && !has_keys) log_line(fmt::format("warning: everyone who reaches {} may use this server: set --api-key-file", options.host));
@@ -141,8 +164,9 @@ int serve(const ServeOptions& options) {
   }
   log_line(fmt::format("ready in {:.1f} s on {}", seconds_since(start), server.url()));
 
-  while (!signals.wait(std::chrono::hours(1))) {
-  }
+  Activity activity;
+  constexpr std::chrono::seconds kTellEvery{10};
+  while (!signals.wait(kTellEvery)) activity.tell(*model.engine);
   log_line(fmt::format("stopping: {} requests have {} s to end", server.busy(), options.shutdown_timeout));
   state.set_draining();
   server.drain();

@@ -10,6 +10,7 @@ import pathlib
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -290,6 +291,38 @@ def test_unix_socket():
             process.terminate()
             assert process.wait(PATIENCE) == 0
             assert not pathlib.Path(path).exists()
+        finally:
+            process.kill()
+            process.wait()
+            process.stderr.close()
+
+
+def test_tls():
+    with tempfile.TemporaryDirectory() as folder:
+        certificate, key = folder + "/cert.pem", folder + "/key.pem"
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", key,
+                        "-out", certificate, "-days", "1", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"],
+                       check=True, capture_output=True)
+        process = subprocess.Popen([BINARY, "serve", "-m", MODEL, "--port", "0", "--ssl-certfile", certificate, "--ssl-keyfile", key],
+                                   stderr=subprocess.PIPE, text=True)
+        try:
+            line = ""
+            while "ready in " not in line:
+                line = process.stderr.readline()
+                assert line, "no line that says ready"
+            port = int(line.rpartition(":")[2])
+            trusted = ssl.create_default_context(cafile=certificate)
+            connection = http.client.HTTPSConnection("localhost", port, timeout=PATIENCE, context=trusted)
+            for _ in range(2):  # on one connection
+                connection.request("POST", "/v1/completions", json.dumps({"prompt": "Who", "max_tokens": 2, "stream": True}),
+                                   {"Content-Type": "application/json"})
+                events_of(connection.getresponse().read())
+            connection.close()
+            with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as plain:
+                plain.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert not plain.recv(100).startswith(b"HTTP/"), "answered without TLS"
+            process.terminate()
+            assert process.wait(PATIENCE) == 0
         finally:
             process.kill()
             process.wait()
