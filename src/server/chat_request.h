@@ -69,6 +69,9 @@ struct ChatRequest {
 
 // Every field is honoured, refused by name (RequestError with param), or listed in unknown_fields.
 ChatRequest parse_chat_request(std::string_view body, const RequestContext& context);
+inline ChatRequest parse_chat_request(const std::string& body, const RequestContext& context) {  // text, and not a JSON string
+  return parse_chat_request(std::string_view(body), context);
+}
 ChatRequest parse_chat_request(const nlohmann::ordered_json& body, const RequestContext& context);
 
 // How the rendered prompt ends, which says where the answer starts.
