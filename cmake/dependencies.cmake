@@ -7,3 +7,5 @@ find_package(PkgConfig REQUIRED)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
 pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
+find_package(Boost 1.81 REQUIRED)  # headers only
+find_package(OpenSSL REQUIRED)

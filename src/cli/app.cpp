@@ -29,6 +29,7 @@ struct Command {
 constexpr Command kCommands[] = {
     {"run", "Answer one prompt on stdout", add_run},
     {"chat", "Talk to the model", add_chat},
+    {"serve", "Answer over HTTP, as OpenAI's and Anthropic's clients ask", add_serve},
     {"inspect", "Show what a checkpoint holds and what would be refused", add_inspect},
     {"tokenize", "Turn text into token ids and back", add_tokenize},
     {"render", "Turn messages, tools and flags into the prompt text", add_render},

@@ -9,6 +9,7 @@ namespace tetrad::cli {
 
 void add_run(CLI::App& app, int& exit_code);
 void add_chat(CLI::App& app, int& exit_code);
+void add_serve(CLI::App& app, int& exit_code);
 void add_inspect(CLI::App& app, int& exit_code);
 void add_tokenize(CLI::App& app, int& exit_code);
 void add_render(CLI::App& app, int& exit_code);

@@ -17,6 +17,9 @@ namespace {
 
 constexpr int kAutoMaxLength = 32768;
 constexpr std::string_view kWanted = "a checkpoint directory with config.json, tokenizer.json and *.safetensors is needed";
+constexpr double kReadingShare = 0.5;  // of loading; preparing is the rest
+
+double share_of(std::size_t done, std::size_t total) { return total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 1; }
 
 }  // namespace
 
@@ -54,16 +57,21 @@ int choose_max_length(const ModelOptions& options, const Config& config, int tok
   return length;
 }
 
-std::unique_ptr<Backend> load_backend(const ModelOptions& options, const Config& config, const BackendSize& size) {
+std::unique_ptr<Backend> load_backend(const ModelOptions& options, const Config& config, const BackendSize& size,
+                                      const LoadProgress& on_progress) {
   Progress reading("reading weights");
-  const ModelWeights weights = load_weights(Checkpoint::open(options.directory), config,
-                                            [&](std::size_t done, std::size_t total, std::string_view) { reading.update(done, total); });
+  const auto told = [&](std::size_t done, std::size_t total, std::string_view) {
+    reading.update(done, total);
+    if (on_progress) on_progress(kReadingShare * share_of(done, total));
+  };
+  const ModelWeights weights = load_weights(Checkpoint::open(options.directory), config, told);
   reading.finish();
-  return make_backend(options, config, weights, size);
+  const auto preparing = [&](double share) { on_progress(kReadingShare + (1 - kReadingShare) * share); };
+  return make_backend(options, config, weights, size, on_progress ? LoadProgress(preparing) : LoadProgress());
 }
 
 std::unique_ptr<Backend> make_backend(const ModelOptions& options, const Config& config, const ModelWeights& weights,
-                                      const BackendSize& size) {
+                                      const BackendSize& size, const LoadProgress& on_progress) {
   BackendOptions backend_options;
   backend_options.num_slots = size.num_slots;
   backend_options.max_tokens = size.max_length;
@@ -71,6 +79,7 @@ std::unique_ptr<Backend> make_backend(const ModelOptions& options, const Config&
   Progress preparing("preparing layers");
   auto backend = make_backend_on(options.device, config, weights, backend_options, [&](int done, int total) {
     preparing.update(static_cast<std::uint64_t>(done), static_cast<std::uint64_t>(total));
+    if (on_progress) on_progress(share_of(static_cast<std::size_t>(done), static_cast<std::size_t>(total)));
   });
   preparing.finish();
   return backend;

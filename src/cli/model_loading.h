@@ -1,6 +1,7 @@
 #pragma once
 // From a checkpoint directory to a model that can run, with progress on stderr. The parts that are small are read first, so that a bad
 // prompt is refused before the weights are loaded.
+#include <functional>
 #include <memory>
 
 #include "cli/options.h"
@@ -32,9 +33,12 @@ struct BackendSize {
   int max_length = 0;  // tokens of all sequences together
   int num_slots = 1;
 };
-std::unique_ptr<Backend> load_backend(const ModelOptions& options, const Config& config, const BackendSize& size);
+// Told the share that is done, 0 to 1, many times; what it throws ends the loading.
+using LoadProgress = std::function<void(double share)>;
+std::unique_ptr<Backend> load_backend(const ModelOptions& options, const Config& config, const BackendSize& size,
+                                      const LoadProgress& on_progress = {});
 // The same for weights that are bound already.
 std::unique_ptr<Backend> make_backend(const ModelOptions& options, const Config& config, const ModelWeights& weights,
-                                      const BackendSize& size);
+                                      const BackendSize& size, const LoadProgress& on_progress = {});
 
 }  // namespace tetrad::cli

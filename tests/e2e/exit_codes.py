@@ -27,10 +27,15 @@ def main():
             failed += 1
             print(f"     expected exit code {code} and {said!r}; got {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
 
-    for command in ("run", "chat", "inspect", "tokenize", "render", "logits", "verify", "synth", "bench"):
+    for command in ("run", "chat", "serve", "inspect", "tokenize", "render", "logits", "verify", "synth", "bench"):
         expect(0, command, command, "--help")
     expect(2, "/nowhere", "run", "-m", "/nowhere", "-p", "x")
     expect(2, "--temp", "run", "--tepm", "1", "-p", "x")
+    expect(2, "/nowhere", "serve", "-m", "/nowhere")
+    expect(2, "--kv-cache-tokens", "serve", "--kv-cache-tokens", "1")
+    expect(2, "--ssl-keyfile", "serve", "--ssl-certfile", "/nowhere")
+    expect(2, "/nowhere", "serve", "--api-key-file", "/nowhere")
+    expect(2, "--served-model-name", "serve", "--served-model-name", "")
     with tempfile.TemporaryDirectory() as folder:
         damaged = pathlib.Path(folder) / "damaged"
         shutil.copytree(model, damaged)

@@ -1,0 +1,51 @@
+#pragma once
+// The command line of `tetrad serve`.
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/options.h"
+#include "engine/engine_core.h"
+#include "server/http_server.h"
+#include "server/service.h"
+
+namespace tetrad::cli {
+
+struct ServeOptions {
+  ModelOptions model;
+  std::vector<std::string> names;  // none: the name of the directory
+  std::string host = "127.0.0.1";
+  int port = 8000;
+  std::string unix_socket;
+  std::vector<std::string> api_keys;
+  std::string api_key_file, certificate_file, key_file;
+  int max_sequences = 16;
+  int max_batched_tokens = 0;          // 0: as many as the device takes
+  std::optional<int> max_queued;       // requests; absent: four times max_sequences
+  std::int64_t max_queued_tokens = 0;  // 0: no limit
+  double queue_timeout = 0;
+  std::string kv_cache_tokens = "auto";
+  std::optional<int> prefix_cache_slots;  // absent: as many as max_sequences; 0: no prefix cache
+  int prefix_cache_host_mib = 1024;
+  int shutdown_timeout = 30, ping_interval = 10;  // seconds
+  int default_max_tokens = 0;
+  std::string reasoning_fields = "both", system_policy = "merge";
+  bool strict_fields = false;
+};
+void add_serve_options(CLI::App& app, ServeOptions& options);
+
+// Throw InputError for what cannot be.
+HttpServerOptions http_options(const ServeOptions& options);
+std::vector<std::string> api_keys(const ServeOptions& options);
+ServiceSettings service_settings(const ServeOptions& options);
+
+// Sizes of the state memory and of the engine's queues.
+struct ServeSizes {
+  int context_tokens = 0;  // of one request
+  int total_tokens = 0;    // of all together
+  int num_slots = 0;
+  EngineOptions engine;
+};
+ServeSizes serve_sizes(const ServeOptions& options, const Config& config);
+
+}  // namespace tetrad::cli

@@ -1,0 +1,57 @@
+#pragma once
+// What handlers work with: the model that is served, and the settings of serving it. Read by many threads, changed by none.
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "engine/engine_loop.h"
+#include "engine/generation_config.h"
+#include "server/chat_request.h"
+#include "server/http_message.h"
+#include "server/response_json.h"
+#include "server/server_metrics.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace tetrad {
+
+struct ServiceSettings {
+  std::vector<std::string> model_names;  // that requests may use; the first is the one reported; "*" accepts any
+  int max_choices = 16;
+  int default_max_tokens = 0;  // of a request that states none; 0: what is left of the context
+  double queue_timeout = 0;    // seconds; 0: never
+  bool merge_system_messages = true;
+  bool strict_fields = false;
+  ReasoningFields reasoning_fields = ReasoningFields::kBoth;
+  std::size_t stream_buffer_events = 512;  // of one answer, not yet sent: beyond that its client is too slow
+};
+
+struct Service {
+  ServiceSettings settings;
+  std::int64_t created = 0;          // seconds since 1970, when the model was ready
+  GenerationConfig generation = {};  // of the checkpoint
+  int vocab_size = 0, page_tokens = 0;
+  int context_tokens = 0;                      // of prompt and answer together
+  std::size_t max_prompt_bytes = 0;            // more text than that cannot fit the context, whatever it says; 0: unknown
+  nlohmann::ordered_json tokenizer_info = {};  // what GET /tokenizer_info answers
+  const Tokenizer* tokenizer = nullptr;
+  const ChatTemplate* chat_template = nullptr;
+  EngineLoop* engine = nullptr;
+  ServerMetrics* metrics = nullptr;
+  std::function<void(std::string_view)> log = {};  // one line, without its end; may be empty
+
+  RequestContext request_context() const;  // with a fresh seed
+  // The name to report. Throws RequestError 404 for a name that is not served; an empty one is the first.
+  std::string resolve_model(const std::string& asked) const;
+  // Token ids of a prompt. Text that is hopelessly long is refused before it costs time (RequestError context_length_exceeded).
+  std::vector<int> encode(const std::string& prompt) const;
+};
+
+std::size_t longest_prompt_bytes(const Tokenizer& tokenizer, int context_tokens);  // for Service::max_prompt_bytes
+
+}  // namespace tetrad

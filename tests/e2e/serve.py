@@ -1,0 +1,350 @@
+#!/usr/bin/env python3
+"""`tetrad serve` from outside, over sockets: life-cycle, framing, limits, refusals, clients that leave.
+
+usage: serve.py BINARY MODEL_DIRECTORY
+"""
+import contextlib
+import http.client
+import json
+import pathlib
+import re
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+
+BINARY, MODEL = sys.argv[1], sys.argv[2]
+PATIENCE = 120  # seconds; a sanitized binary is slow
+QUESTION = [{"role": "user", "content": "What is 12 + 30?"}]
+
+
+class Server:
+    """A running server; leaves no process behind."""
+
+    def __init__(self, *flags):
+        self.process = subprocess.Popen([BINARY, "serve", "-m", MODEL, "--port", "0", *flags], stderr=subprocess.PIPE,
+                                        stdout=subprocess.DEVNULL, text=True)
+        self.lines = []
+        self.port = int(self.line("listening on http://127.0.0.1:").rpartition(":")[2].split(",")[0])
+
+    def line(self, start):
+        while True:
+            line = self.process.stderr.readline()
+            if not line:
+                raise AssertionError(f"no line with {start!r}: {self.lines}")
+            self.lines.append(line)
+            if start in line:
+                return line
+
+    def ready(self):
+        self.line("ready in ")
+        return self
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self.process.stderr.close()
+
+    def call(self, method, path, body=None, headers=None):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        data = body if body is None or isinstance(body, (bytes, str)) else json.dumps(body)
+        all_headers = {"Content-Type": "application/json", **(headers or {})} if data is not None else (headers or {})
+        connection.request(method, path, data, all_headers)
+        response = connection.getresponse()
+        text = response.read().decode()
+        connection.close()
+        with contextlib.suppress(json.JSONDecodeError):
+            text = json.loads(text)
+        return response, text
+
+    def raw(self, path, body, headers=""):
+        """A socket on which the request has been sent."""
+        data = json.dumps(body).encode()
+        connection = socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
+        connection.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n{headers}"
+                           f"Content-Length: {len(data)}\r\n\r\n".encode() + data)
+        return connection
+
+    def metric(self, name):
+        _, text = self.call("GET", "/metrics")
+        values = [float(value) for value in re.findall(rf"^{re.escape(name)}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE)]
+        assert values, f"no series {name}"
+        return sum(values)
+
+    def wait_for(self, what):
+        deadline = time.monotonic() + PATIENCE
+        while not what():
+            assert time.monotonic() < deadline, "it did not come to that"
+            time.sleep(0.02)
+
+
+def read_until(connection, end):
+    data = b""
+    while end not in data:
+        more = connection.recv(65536)
+        assert more, f"the connection ended after {data[-200:]!r}"
+        data += more
+    return data
+
+
+def unchunked(data):
+    """The body of a chunked response; every byte of the framing is checked."""
+    body = b""
+    while True:
+        size, separator, data = data.partition(b"\r\n")
+        assert separator and re.fullmatch(rb"[0-9a-f]+", size), size
+        length = int(size, 16)
+        assert data[length:length + 2] == b"\r\n", data[:50]
+        body += data[:length]
+        data = data[length + 2:]
+        if length == 0:
+            assert not data, data
+            return body
+
+
+def events_of(body):
+    text = body.decode()
+    assert text.endswith("\n\n"), text[-50:]
+    events = text[:-2].split("\n\n")
+    for event in events:
+        assert event.startswith("data: ") and "\n" not in event or event == ": keepalive", event
+    events = [event[len("data: "):] for event in events if event != ": keepalive"]
+    assert events[-1] == "[DONE]", events[-1]
+    return [json.loads(event) for event in events[:-1]]
+
+
+def endless(**more):
+    return {"prompt": "Who are you?", "max_tokens": 3000, "ignore_eos": True, "stream": True, "temperature": 0, **more}
+
+
+def test_loading_and_models():
+    with Server() as server:
+        statuses = set()
+        while 200 not in statuses:
+            response, body = server.call("GET", "/health")
+            statuses.add(response.status)
+            assert response.status == 200 or (response.status == 503 and body["status"] == "loading" and 0 <= body["progress"] <= 1), body
+            assert server.call("GET", "/health/live")[0].status == 200
+        server.ready()
+        name = pathlib.Path(MODEL).name
+        response, models = server.call("GET", "/v1/models", headers={"X-Request-Id": "mine-1"})
+        assert response.getheader("X-Request-Id") == "mine-1"
+        assert [model["id"] for model in models["data"]] == [name] and models["data"][0]["max_model_len"] == 4096, models
+        assert server.call("GET", f"/v1/models/{name}")[1]["id"] == name
+        assert server.call("GET", "/v1/models/other")[0].status == 404
+        assert "version" in server.call("GET", "/version")[1]
+        _, ids = server.call("POST", "/tokenize", {"prompt": "Who are you?"})
+        assert server.call("POST", "/detokenize", {"tokens": ids["tokens"]})[1] == {"prompt": "Who are you?"}
+        assert server.call("GET", "/tokenizer_info")[1]["eos_token"]
+        assert server.metric("vllm:num_requests_running") == 0
+
+
+def test_answers():
+    with Server().ready() as server:
+        ask = {"messages": QUESTION, "temperature": 0, "max_tokens": 60, "chat_template_kwargs": {"enable_thinking": False}}
+        _, whole = server.call("POST", "/v1/chat/completions", ask)
+        message = whole["choices"][0]["message"]
+        assert "42" in message["content"] and whole["choices"][0]["finish_reason"] == "stop", whole
+        usage = whole["usage"]
+        assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"], usage
+
+        with server.raw("/v1/chat/completions", {**ask, "stream": True, "stream_options": {"include_usage": True}}) as connection:
+            head, _, rest = read_until(connection, b"\r\n\r\n").partition(b"\r\n\r\n")
+            for line in (b"HTTP/1.1 200 OK", b"Content-Type: text/event-stream", b"Cache-Control: no-cache",
+                         b"Transfer-Encoding: chunked", b"X-Accel-Buffering: no", b"X-Request-Id: req-"):
+                assert line in head, (line, head)
+            while not rest.endswith(b"\r\n0\r\n\r\n"):
+                more = connection.recv(65536)
+                assert more, rest
+                rest += more
+        chunks = events_of(unchunked(rest))
+        assert chunks[0]["choices"][0]["delta"]["role"] == "assistant", chunks[0]
+        content = "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks if chunk["choices"])
+        assert content == message["content"], (content, message)
+        assert [chunk["choices"][0]["finish_reason"] for chunk in chunks if chunk["choices"]][-1] == "stop"
+        assert chunks[-1]["choices"] == [] and chunks[-1]["usage"]["completion_tokens"] == usage["completion_tokens"], chunks[-1]
+
+        thinking = {"messages": QUESTION, "temperature": 0, "max_tokens": 100}
+        message = server.call("POST", "/v1/chat/completions", thinking)[1]["choices"][0]["message"]
+        assert message["reasoning_content"] == message["reasoning"] and "42" in message["content"], message
+        assert "think>" not in message["content"] + message["reasoning"], message
+
+        ids = server.call("POST", "/tokenize", {"prompt": "Who are"})[1]["tokens"]
+        _, many = server.call("POST", "/v1/completions", {"prompt": [ids, ids], "max_tokens": 5, "temperature": 0, "n": 2})
+        assert [choice["index"] for choice in many["choices"]] == [0, 1, 2, 3] and many["usage"]["completion_tokens"] <= 20, many
+        _, echoed = server.call("POST", "/v1/completions", {"prompt": "Who are", "max_tokens": 3, "temperature": 0, "echo": True})
+        assert echoed["choices"][0]["text"].startswith("Who are"), echoed
+
+
+def test_refusals():
+    with tempfile.NamedTemporaryFile("w") as keys:
+        keys.write("# keys\nsecret-1\n")
+        keys.flush()
+        with Server("--api-key-file", keys.name).ready() as server:
+            good = {"Authorization": "Bearer secret-1"}
+            assert server.call("GET", "/health")[0].status == 200
+            for headers in ({}, {"Authorization": "Bearer secret-2"}, {"x-api-key": "secret"}):
+                response, body = server.call("GET", "/v1/models", headers=headers)
+                assert response.status == 401 and response.getheader("WWW-Authenticate") == "Bearer", headers
+                assert body["error"]["code"] == "invalid_api_key", body
+            assert server.call("GET", "/v1/models", headers={"x-api-key": "secret-1"})[0].status == 200
+            response, body = server.call("POST", "/v1/chat/completions", '{"messages": [', good)
+            assert response.status == 400 and body["error"]["type"] == "invalid_request_error", body
+            for field, value in (("temperature", -1), ("max_tokens", "5"), ("n", 0), ("messages", "hello"), ("top_p", 0), ("stop", [""])):
+                ask = {"messages": QUESTION, "max_tokens": 5, field: value}
+                response, body = server.call("POST", "/v1/chat/completions", ask, good)
+                assert response.status == 400 and body["error"]["param"].startswith(field), (field, response.status, body)
+            response, body = server.call("POST", "/v1/completions", {"prompt": "a", "max_tokens": 5000}, good)
+            assert response.status == 400 and body["error"]["code"] == "context_length_exceeded", body
+            assert body["error"]["message"].startswith("This model's maximum context length is 4096 tokens"), body
+            response, body = server.call("POST", "/v1/completions", {"prompt": "a", "model": "other"}, good)
+            assert response.status == 404 and body["error"]["code"] == "model_not_found", body
+            connection = socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE)
+            connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer secret-1\r\n"
+                               b"Content-Type: application/json\r\nContent-Length: 67108865\r\n\r\n")
+            assert read_until(connection, b"\r\n").startswith(b"HTTP/1.1 413 ")
+            connection.close()
+            assert server.call("GET", "/health")[0].status == 200
+
+
+def test_disconnect():
+    with Server("--prefix-cache-slots", "0").ready() as server:
+        for stream in (True, False):
+            aborted = server.metric("vllm:request_success_total")
+            with server.raw("/v1/completions", endless(stream=stream)) as connection:
+                if stream:
+                    read_until(connection, b"data: ")
+                else:
+                    server.wait_for(lambda: server.metric("vllm:num_requests_running") == 1)
+            server.wait_for(lambda: server.metric("vllm:num_requests_running") == 0)
+            assert server.metric("vllm:num_requests_waiting") == 0 and server.metric("vllm:kv_cache_usage_perc") == 0
+            assert server.metric("tetrad:slots_taken") == 0 and server.metric("tetrad:pages_taken") == 0
+            assert server.metric("vllm:request_success_total") == aborted + 1
+        assert server.metric("tetrad:client_disconnects_total") == 2
+        _, text = server.call("GET", "/metrics")
+        assert re.search(r'request_success_total{[^}]*finished_reason="abort"} 2\n', text), text
+
+
+def test_queue_full():
+    with Server("--max-num-seqs", "1", "--max-num-queued-reqs", "1").ready() as server:
+        with server.raw("/v1/completions", endless()) as first:
+            read_until(first, b"data: ")
+            with server.raw("/v1/completions", endless()) as second:
+                read_until(second, b"\r\n\r\n")  # admitted: its head is sent although it waits
+                response, body = server.call("POST", "/v1/completions", endless(stream=False))
+                assert response.status == 503 and response.getheader("Retry-After"), response.status
+                assert body["error"]["code"] == "queue_full", body
+        server.wait_for(lambda: server.metric("vllm:num_requests_running") + server.metric("vllm:num_requests_waiting") == 0)
+        assert server.call("POST", "/v1/completions", {"prompt": "a", "max_tokens": 1})[0].status == 200
+
+
+def test_drain():
+    with Server().ready() as server:
+        with server.raw("/v1/completions", endless(max_tokens=1500)) as connection:
+            data = read_until(connection, b"data: ")
+            server.process.send_signal(signal.SIGTERM)
+            server.line("stopping")
+            server.wait_for(lambda: server.call("GET", "/health/ready")[0].status == 503)
+            response, body = server.call("POST", "/v1/completions", {"prompt": "a"})
+            assert response.status == 503 and response.getheader("Retry-After"), body
+            while not data.endswith(b"0\r\n\r\n"):
+                more = connection.recv(65536)
+                assert more, data[-200:]
+                data += more
+            assert b"data: [DONE]\n\n" in data
+        assert server.process.wait(PATIENCE) == 0
+
+
+def test_second_signal():
+    with Server().ready() as server:
+        with server.raw("/v1/completions", endless()) as connection:
+            read_until(connection, b"data: ")
+            server.process.send_signal(signal.SIGTERM)
+            server.line("stopping")
+            server.process.send_signal(signal.SIGTERM)
+            assert server.process.wait(PATIENCE) == 1
+    with Server() as server:  # told to stop while it loads, or just after
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(PATIENCE) == 0
+
+
+def test_unix_socket():
+    with tempfile.TemporaryDirectory() as folder:
+        path = folder + "/t.sock"
+        process = subprocess.Popen([BINARY, "serve", "-m", MODEL, "--uds", path], stderr=subprocess.PIPE, text=True)
+        try:
+            while "ready in " not in process.stderr.readline():
+                assert process.poll() is None
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(PATIENCE)
+                connection.connect(path)
+                connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert read_until(connection, b"}").startswith(b"HTTP/1.1 200 OK\r\n")
+            process.terminate()
+            assert process.wait(PATIENCE) == 0
+            assert not pathlib.Path(path).exists()
+        finally:
+            process.kill()
+            process.wait()
+            process.stderr.close()
+
+
+def test_tls():
+    with tempfile.TemporaryDirectory() as folder:
+        certificate, key = folder + "/cert.pem", folder + "/key.pem"
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", key,
+                        "-out", certificate, "-days", "1", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"],
+                       check=True, capture_output=True)
+        process = subprocess.Popen([BINARY, "serve", "-m", MODEL, "--port", "0", "--ssl-certfile", certificate, "--ssl-keyfile", key],
+                                   stderr=subprocess.PIPE, text=True)
+        try:
+            line = ""
+            while "ready in " not in line:
+                line = process.stderr.readline()
+                assert line, "no line that says ready"
+            port = int(line.rpartition(":")[2])
+            trusted = ssl.create_default_context(cafile=certificate)
+            connection = http.client.HTTPSConnection("localhost", port, timeout=PATIENCE, context=trusted)
+            for _ in range(2):  # on one connection
+                connection.request("POST", "/v1/completions", json.dumps({"prompt": "Who", "max_tokens": 2, "stream": True}),
+                                   {"Content-Type": "application/json"})
+                events_of(connection.getresponse().read())
+            connection.close()
+            with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as plain:
+                plain.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert not plain.recv(100).startswith(b"HTTP/"), "answered without TLS"
+            process.terminate()
+            assert process.wait(PATIENCE) == 0
+        finally:
+            process.kill()
+            process.wait()
+            process.stderr.close()
+
+
+def main():
+    failed = 0
+    for name, test in list(globals().items()):
+        if not name.startswith("test_"):
+            continue
+        started = time.monotonic()
+        try:
+            test()
+            print(f"ok   {name} ({time.monotonic() - started:.1f} s)")
+        except Exception as error:  # pylint: disable=broad-except
+            failed += 1
+            print(f"FAIL {name}: {type(error).__name__}: {error}")
+            traceback.print_exc()
+        sys.stdout.flush()
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,212 @@
+// Routes that generate, over an engine that follows a script.
+#include "server/generation_routes.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "server/generation_reply.h"
+#include "support/server_rig.h"
+
+namespace tetrad {
+namespace {
+
+using testing::answering;
+using testing::ServerRig;
+using testing::ServerRigOptions;
+using Json = nlohmann::ordered_json;
+
+constexpr std::string_view kChat = R"({"messages":[{"role":"user","content":"Hi"}],"enable_thinking":false,"temperature":0)";
+
+Json error_of(const HttpResponse& response) { return Json::parse(response.body).at("error"); }
+
+std::vector<Json> events_of(std::string_view body, bool with_done = true) {
+  std::vector<Json> events;
+  bool done = false;
+  while (!body.empty()) {
+    const std::size_t end = body.find("\n\n");
+    if (end == std::string_view::npos) {
+      ADD_FAILURE() << "an event without an end: " << body;
+      return events;
+    }
+    const std::string_view event = body.substr(0, end);
+    body.remove_prefix(end + 2);
+    EXPECT_FALSE(done) << "something after [DONE]: " << event;
+    EXPECT_TRUE(event.starts_with("data: ")) << event;
+    EXPECT_EQ(event.find('\n'), std::string_view::npos);
+    done = event == "data: [DONE]";
+    if (!done) events.push_back(Json::parse(event.substr(6)));
+  }
+  EXPECT_EQ(done, with_done);
+  return events;
+}
+
+// Until the engine has seen this many requests, all of them to their end.
+void wait_until_ended(const ServerRig& rig, std::uint64_t requests) {
+  for (int i = 0; i < 4000; ++i) {
+    const EngineStats stats = rig.engine->stats();
+    if (stats.submitted == requests && stats.requests_running + stats.requests_waiting == 0) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  ADD_FAILURE() << "the requests did not end";
+}
+
+TEST(generation_routes, a_chat_is_answered_whole_and_in_a_stream) {
+  ServerRig rig(answering("Hello there, caf\xC3\xA9."));
+  const HttpResponse whole = rig.call("POST", "/v1/chat/completions", fmt::format("{}}}", kChat));
+  ASSERT_EQ(whole.status, 200) << whole.body;
+  const Json answer = Json::parse(whole.body);
+  EXPECT_EQ(answer.at("model"), "test-model");
+  EXPECT_TRUE(answer.at("id").get<std::string>().starts_with("chatcmpl-"));
+  EXPECT_EQ(answer["choices"][0]["message"].at("content"), "Hello there, caf\xC3\xA9.");
+  EXPECT_EQ(answer["choices"][0].at("finish_reason"), "stop");
+
+  const HttpResponse streamed =
+      rig.call("POST", "/v1/chat/completions", fmt::format(R"({},"model":"alias/with-slash","stream":true}})", kChat));
+  EXPECT_EQ(streamed.status, 200);
+  EXPECT_EQ(streamed.content_type, "text/event-stream; charset=utf-8");
+  std::string content;
+  const std::vector<Json> events = events_of(streamed.body);
+  ASSERT_FALSE(events.empty());
+  EXPECT_EQ(events.front()["choices"][0]["delta"].at("role"), "assistant");
+  for (const Json& event : events) {
+    EXPECT_EQ(event.at("model"), "alias/with-slash");
+    content += event["choices"][0]["delta"].value("content", "");
+  }
+  EXPECT_EQ(content, "Hello there, caf\xC3\xA9.");
+  EXPECT_NE(rig.call("GET", "/metrics").body.find("vllm:request_params_n_count{model_name=\"test-model\",engine=\"0\"} 2\n"),
+            std::string::npos);
+}
+
+TEST(generation_routes, more_prompts_than_the_queue_holds_are_all_answered) {
+  ServerRigOptions options;
+  options.engine.max_waiting = 2;
+  ServerRig rig(answering("ok"), options);
+  Json prompts = Json::array();
+  for (int i = 0; i < 40; ++i) prompts.push_back(fmt::format("prompt {}", i));
+  const HttpResponse response = rig.call("POST", "/v1/completions", Json{{"prompt", prompts}, {"n", 2}, {"temperature", 0}}.dump());
+  ASSERT_EQ(response.status, 200) << response.body;
+  const Json answer = Json::parse(response.body);
+  ASSERT_EQ(answer.at("choices").size(), 80u);
+  for (std::size_t i = 0; i < 80; ++i) {
+    EXPECT_EQ(answer["choices"][i].at("index"), i);
+    EXPECT_EQ(answer["choices"][i].at("text"), "ok");
+  }
+  wait_until_ended(rig, 40);
+}
+
+TEST(generation_routes, refusals_keep_their_status_when_a_stream_was_asked_for) {
+  ServerRigOptions options;
+  options.sizes.max_positions = 64;
+  ServerRig rig(answering("ok"), options);
+  const auto refused = [&](const std::string& body) { return rig.call("POST", "/v1/completions", body); };
+  const HttpResponse long_prompt = refused(Json{{"prompt", std::vector<int>(64, 5)}, {"stream", true}}.dump());
+  EXPECT_EQ(long_prompt.status, 400);
+  EXPECT_EQ(error_of(long_prompt).at("code"), "context_length_exceeded");
+  EXPECT_TRUE(error_of(long_prompt).at("message").get<std::string>().starts_with("This model's maximum context length is 64 tokens"));
+  EXPECT_EQ(refused(Json{{"prompt", std::vector<int>(60, 5)}, {"max_tokens", 4}, {"temperature", 0}}.dump()).status, 200);
+  EXPECT_EQ(refused(Json{{"prompt", std::vector<int>(60, 5)}, {"max_tokens", 5}, {"temperature", 0}}.dump()).status, 400);
+  const HttpResponse model = refused(R"({"prompt":"a","model":"other","stream":true})");
+  EXPECT_EQ(model.status, 404);
+  EXPECT_EQ(error_of(model).at("param"), "model");
+  EXPECT_EQ(error_of(refused(R"({"prompt":"a","temperature":-1,"stream":true})")).at("param"), "temperature");
+  EXPECT_EQ(error_of(refused(R"({"prompt":""})")).at("param"), "prompt");
+}
+
+TEST(generation_routes, a_full_queue_is_503_and_529) {
+  ServerRigOptions options;
+  options.engine.max_waiting = 1;
+  options.sizes.num_slots = 1;
+  ServerRig rig(testing::canned_script({}, 7), options);
+  std::vector<Reply> running;
+  const std::string endless = R"({"prompt":"a","max_tokens":4000,"ignore_eos":true,"temperature":0})";
+  HttpResponse refused;
+  for (int i = 0; i < 4 && refused.status == 200; ++i) {
+    Reply reply = rig.start("POST", "/v1/completions", endless);
+    if (auto* response = std::get_if<HttpResponse>(&reply))
+      refused = *response;
+    else
+      running.push_back(std::move(reply));
+  }
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(error_of(refused).at("code"), "queue_full");
+  const HttpResponse anthropic =
+      rig.call("POST", "/v1/messages", R"({"messages":[{"role":"user","content":"Hi"}],"max_tokens":5,"model":"test-model"})");
+  EXPECT_EQ(anthropic.status, 529) << anthropic.body;
+  EXPECT_EQ(error_of(anthropic).at("type"), "overloaded_error");
+  const std::uint64_t submitted = running.size();
+  running.clear();  // whoever drops a reply cancels it
+  wait_until_ended(rig, submitted);
+}
+
+TEST(generation_routes, an_abandoned_reply_frees_its_place) {
+  ServerRig rig(testing::canned_script({}, 7));
+  std::uint64_t requests = 0;
+  for (const bool stream : {false, true}) {
+    Reply reply = rig.start("POST", "/v1/completions",
+                            Json{{"prompt", "a"}, {"max_tokens", 4000}, {"ignore_eos", true}, {"stream", stream}, {"n", 3}}.dump());
+    auto* pending = std::get_if<std::unique_ptr<PendingReply>>(&reply);
+    ASSERT_NE(pending, nullptr);
+    (*pending)->abandon();
+    wait_until_ended(rig, ++requests);
+  }
+}
+
+TEST(generation_routes, a_client_that_does_not_read_loses_its_request) {
+  ServerRig rig(testing::canned_script({}, 7));
+  Reply reply = rig.start("POST", "/v1/completions", R"({"prompt":"a","max_tokens":4000,"ignore_eos":true,"stream":true})");
+  wait_until_ended(rig, 1);  // nothing is read: the engine gives the request up
+  const HttpResponse response = ServerRig::finish(std::move(reply));
+  const std::vector<Json> events = events_of(response.body, false);
+  ASSERT_FALSE(events.empty());
+  EXPECT_EQ(events.back().at("error").at("code"), "slow_consumer");
+  EXPECT_EQ(rig.engine->stats().failed[static_cast<std::size_t>(EngineErrorKind::kSlowConsumer)], 1u);
+}
+
+TEST(generation_routes, a_fault_before_the_first_token_is_told_in_either_form) {
+  ServerRig rig(answering("ok"));
+  rig.backend.fault_token = 9;
+  const HttpResponse whole = rig.call("POST", "/v1/completions", R"({"prompt":[5,9],"temperature":0})");
+  EXPECT_EQ(whole.status, 500);
+  EXPECT_NE(error_of(whole).at("message").get<std::string>().find("req-test"), std::string::npos) << whole.body;
+  const HttpResponse streamed = rig.call("POST", "/v1/completions", R"({"prompt":[5,9],"temperature":0,"stream":true})");
+  EXPECT_EQ(streamed.status, 200);  // the head is sent before the first step
+  const std::vector<Json> events = events_of(streamed.body, false);
+  ASSERT_EQ(events.size(), 1u) << streamed.body;
+  EXPECT_EQ(events[0].at("error").at("type"), "server_error");
+  EXPECT_EQ(rig.logged.size(), 2u);
+  EXPECT_EQ(rig.call("POST", "/v1/completions", R"({"prompt":[5,8],"temperature":0})").status, 200);
+}
+
+TEST(generation_routes, messages_speak_anthropic) {
+  ServerRig rig(answering("Hello."));
+  const std::string body =
+      R"({"model":"test-model","max_tokens":50,"temperature":0,"messages":[{"role":"user","content":"Hi"}],"thinking":{"type":"disabled"})";
+  const HttpResponse whole = rig.call("POST", "/v1/messages", body + "}");
+  ASSERT_EQ(whole.status, 200) << whole.body;
+  const Json answer = Json::parse(whole.body);
+  EXPECT_EQ(answer.at("type"), "message");
+  EXPECT_EQ(answer["content"][0].at("text"), "Hello.");
+  EXPECT_EQ(answer.at("stop_reason"), "end_turn");
+  Reply reply = rig.start("POST", "/v1/messages", body + R"(,"stream":true})");
+  EXPECT_EQ(std::get<std::unique_ptr<PendingReply>>(reply)->keepalive(), "event: ping\ndata: {\"type\":\"ping\"}\n\n");
+  const std::string stream = ServerRig::finish(std::move(reply)).body;
+  EXPECT_TRUE(stream.starts_with("event: message_start\ndata: ")) << stream;
+  EXPECT_NE(stream.find("event: message_stop\n"), std::string::npos) << stream;
+  const Json counted = Json::parse(rig.call("POST", "/v1/messages/count_tokens", body + "}").body);
+  EXPECT_EQ(counted.at("input_tokens"), answer["usage"]["input_tokens"]);
+}
+
+TEST(generation_routes, unknown_fields_are_told_once) {
+  ServerRig rig(answering("ok"));
+  for (int i = 0; i < 2; ++i)
+    EXPECT_EQ(rig.call("POST", "/v1/completions", R"({"prompt":"a","temperature":0,"no_such_field_here":1})").status, 200);
+  ASSERT_EQ(rig.logged.size(), 1u);
+  EXPECT_NE(rig.logged[0].find("no_such_field_here"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tetrad
