@@ -136,6 +136,8 @@ __device__ __forceinline__ float lane_sum(const bf16* chunk, int count, float be
   return sum;
 }
 
+__device__ __forceinline__ bf16 rounded_probability(float p) { return mutant(Mutant::kProbabilityTruncated) ? cut_b16(p) : to_b16(p); }
+
 // One warp: scores to probabilities in place, zero up to the end of the last step of sixteen. `inverse` is the rounded 1 / sum, with which
 // one correction gives the rounded quotient without a division for each score.
 __device__ __forceinline__ void chunk_probabilities(bf16* chunk, int count, float best, float sum, float inverse) {
@@ -144,9 +146,7 @@ __device__ __forceinline__ void chunk_probabilities(bf16* chunk, int count, floa
   const float4 v = four_scores(chunk, count, -INFINITY);
   const auto p = [&](int j, float x) {
     const float e = expf(x - best), quotient = e * inverse;
-    const float probability = fmaf(fmaf(-quotient, sum, e), inverse, quotient);
-    if (n + j >= count) return bf16{};
-    return mutant(Mutant::kProbabilityTruncated) ? cut_b16(probability) : to_b16(probability);
+    return n + j < count ? rounded_probability(fmaf(fmaf(-quotient, sum, e), inverse, quotient)) : bf16{};
   };
   *reinterpret_cast<uint2*>(chunk + n) = {pack_pair(p(0, v.x), p(1, v.y)), pack_pair(p(2, v.z), p(3, v.w))};
 }
