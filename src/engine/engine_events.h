@@ -26,7 +26,7 @@ struct EngineRequest {
 std::uint64_t choice_seed(std::uint64_t seed, int choice);
 
 enum class EngineErrorKind {
-  kInput,          // the request is malformed
+  kInput,          // the request is malformed, or its constraints leave no token
   kPromptTooLong,  // the prompt leaves no room for an answer in the context
   kNeverFits,      // the prompt does not fit in the pages, even alone
   kQueueFull,      // try again later

@@ -32,6 +32,13 @@ void validate(const GenerationRequest& request, int vocab_size, int max_position
         "the prompt has {} tokens and the context holds {}, the answer included: shorten the prompt or raise the context length",
         request.prompt_ids.size(), max_length);
   if (request.max_tokens < 0) fail<InputError>("max_tokens must be at least 1, or 0 for no limit, got {}", request.max_tokens);
+  if (request.min_tokens < 0) fail<InputError>("min_tokens must be at least 0, got {}", request.min_tokens);
+  if (request.max_tokens > 0 && request.min_tokens > request.max_tokens)
+    fail<InputError>("min_tokens must be at most max_tokens, got {} and {}", request.min_tokens, request.max_tokens);
+  for (const auto& constraint : request.constraints) {
+    if (constraint == nullptr) fail<InputError>("a constraint of the answer is missing");
+    constraint->check(vocab_size);
+  }
   validate(request.sampling, vocab_size);
   const StopStrings checks_its_strings(request.stop_strings, request.include_stop);
 }

@@ -5,11 +5,12 @@
 #include <vector>
 
 #include "engine/sampling_params.h"
+#include "engine/token_constraint.h"
 
 namespace tetrad {
 
 enum class FinishReason {
-  kStop,       // a stop id or a stop string
+  kStop,       // a stop id, a stop string, or the end of what a constraint allows
   kLength,     // max_tokens
   kContext,    // the context is full
   kCancelled,  // the caller said so
@@ -21,10 +22,12 @@ struct GenerationRequest {
   SamplingParams sampling;
   std::vector<int> stop_ids;
   std::vector<std::string> stop_strings;
-  bool include_stop = false;  // keep a matched stop string in the text
-  bool skip_special = true;   // leave special tokens, the stop id among them, out of the text
-  int max_tokens = 0;         // 0: until the context is full
-  int max_length = 0;         // prompt and answer together; 0: max_positions of the model
+  bool include_stop = false;     // keep a matched stop string in the text
+  bool skip_special = true;      // leave special tokens, the stop id among them, out of the text
+  int max_tokens = 0;            // 0: until the context is full
+  int max_length = 0;            // prompt and answer together; 0: max_positions of the model
+  TokenConstraints constraints;  // in their first state; each answer takes copies
+  int min_tokens = 0;            // no stop id before so many tokens; stop strings are not held back
 };
 
 // Tokens that prompt and answer may have together.
