@@ -72,6 +72,14 @@ struct StartedEvent {
   int cached_tokens = 0;
 };
 
+// With prompt_logprobs: a piece of the prompt's scores. The pieces come in order, each token of the prompt but the first once, whatever is
+// preempted meanwhile, and all before the first TokenEvent. A prompt of one token has none.
+struct PromptScoredEvent {
+  int first = 1;                     // index in the prompt of the first token of the piece
+  std::vector<SampledToken> tokens;  // with logprob, and top where it was asked for
+  bool last = false;                 // no piece follows
+};
+
 struct TokenEvent {
   int choice = 0;
   SampledToken sampled;
@@ -98,11 +106,11 @@ struct FailedEvent {
   RequestTimings timings;
 };
 
-using EngineEvent = std::variant<StartedEvent, TokenEvent, ChoiceFinishedEvent, FinishedEvent, FailedEvent>;
+using EngineEvent = std::variant<StartedEvent, PromptScoredEvent, TokenEvent, ChoiceFinishedEvent, FinishedEvent, FailedEvent>;
 bool is_terminal(const EngineEvent& event);  // FinishedEvent or FailedEvent: the last one of its request
 
-// Where the events of one request go: Started once, then tokens, then one terminal event, nothing after it. (A request that fails or is
-// cancelled while it waits has no Started.)
+// Where the events of one request go: Started once, then scores of the prompt, tokens, then one terminal event, nothing after it. (A
+// request that fails or is cancelled while it waits has no Started.)
 class EventSink {
  public:
   virtual ~EventSink() = default;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "base/error.h"
 #include "text/tokenizer.h"
@@ -36,6 +37,38 @@ void LogprobReport::fill(std::span<const float> row, std::span<const float> cand
   std::sort(best_.begin(), best_.end(), ranks_before);
   token.top.reserve(best_.size());
   for (const ScoredToken& scored : best_) token.top.push_back(logprob(scored.id));
+}
+
+PromptScorer::PromptScorer(const GenerationRequest& request, SampleableIds ids)
+    : prompt_(request.prompt_ids),
+      num_top_(request.prompt_logprobs),
+      num_rows_(static_cast<int>(request.prompt_ids.size()) - 1),
+      ids_(std::move(ids)) {
+  TETRAD_CHECK(num_top_ >= 0 && num_rows_ >= 0, "{} log probabilities of a prompt of {} rows", num_top_, num_rows_ + 1);
+}
+
+std::vector<SampledToken> PromptScorer::take(std::span<const float> logits, int first_row) {
+  const auto vocab = static_cast<std::size_t>(ids_.vocab_size);
+  const int end = std::min(first_row + static_cast<int>(logits.size() / vocab), num_rows_);
+  TETRAD_CHECK(logits.size() % vocab == 0 && first_row <= scored_ && end >= scored_, "rows [{}, {}) of a prompt scored up to row {}",
+               first_row, end, scored_);
+  std::vector<SampledToken> scores;
+  scores.reserve(static_cast<std::size_t>(end - scored_));
+  for (; scored_ < end; ++scored_) {
+    const auto row = logits.subspan(static_cast<std::size_t>(scored_ - first_row) * vocab, vocab);
+    require_sound(row, scored_ + 1);
+    if (argmax(row) < 0) fail<NumericError>("logits at position {}: no token is above minus infinity", scored_ + 1);
+    std::span<const float> candidates = row.first(static_cast<std::size_t>(ids_.limit));
+    if (num_top_ > 0 && !ids_.holes.empty()) {
+      candidates_.assign(candidates.begin(), candidates.end());
+      for (const int id : ids_.holes) candidates_[static_cast<std::size_t>(id)] = -std::numeric_limits<float>::infinity();
+      candidates = candidates_;
+    }
+    SampledToken& token = scores.emplace_back();
+    token.id = prompt_[static_cast<std::size_t>(scored_) + 1];
+    report_.fill(row, candidates, num_top_, token);
+  }
+  return scores;
 }
 
 }  // namespace tetrad

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/generation_request.h"
 #include "engine/token_selection.h"
 
 namespace tetrad {
@@ -33,6 +34,9 @@ struct SampledToken {
   std::vector<TokenLogprob> top;        // best first; ids that stand for a token only
 };
 
+// Rows of prompts whose logits a step computes at most, for their memory: V floats each.
+inline constexpr int kMaxScoredRows = 64;
+
 // Throws NumericError if the row holds a NaN or plus infinity. position: how many tokens precede the one that the row scores.
 void require_sound(std::span<const float> logits, std::int64_t position);
 
@@ -46,6 +50,29 @@ class LogprobReport {
  private:
   std::vector<float> weights_;  // [V], reused
   std::vector<ScoredToken> best_;
+};
+
+// The scores of a prompt's tokens but the first, row by row: the row of a token scores the token after it. Rows come in order, a chunk at a
+// time and each once; where the chunks end makes no difference.
+class PromptScorer {
+ public:
+  // request.prompt_logprobs >= 0; the request is valid and outlives this.
+  PromptScorer(const GenerationRequest& request, SampleableIds ids);
+
+  int scored_rows() const { return scored_; }
+  bool pending() const { return scored_ < num_rows_; }
+
+  // logits [n, V] of the prompt's rows from first_row on, among them the next one to be scored; rows already scored, and the last one of
+  // the prompt, which scores nothing in it, are passed over. Returns the scores of the tokens scored_rows() + 1 and on, as it was before.
+  // Throws NumericError for a row that is not sound.
+  std::vector<SampledToken> take(std::span<const float> logits, int first_row);
+
+ private:
+  std::span<const int> prompt_;
+  int num_top_, num_rows_, scored_ = 0;
+  SampleableIds ids_;
+  LogprobReport report_;
+  std::vector<float> candidates_;
 };
 
 }  // namespace tetrad
