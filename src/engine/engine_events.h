@@ -16,10 +16,11 @@ namespace tetrad {
 
 struct EngineRequest {
   GenerationRequest generation;
-  int num_choices = 1;       // answers to the one prompt; choice 0 is the answer of a request for one
-  std::string cache_salt;    // prefixes are reused among requests of equal salt only
-  bool reuse_prefix = true;  // false: neither takes from the prefix cache nor adds to it
-  double queue_timeout = 0;  // fails if it has waited this long; 0: never
+  int num_choices = 1;          // answers to the one prompt; choice 0 is the answer of a request for one
+  std::string cache_salt;       // prefixes are reused among requests of equal salt only
+  bool reuse_prefix = true;     // false: neither takes from the prefix cache nor adds to it
+  bool take_what_fits = false;  // max_tokens may pass the context: the answer then ends with it (check_room())
+  double queue_timeout = 0;     // fails if it has waited this long; 0: never
 };
 
 // The seed of a choice: choices differ, and each can be repeated.
@@ -51,6 +52,11 @@ class EngineRefusal : public Error {
  private:
   EngineErrorKind kind_;
 };
+
+// Throws EngineRefusal (kPromptTooLong) if the prompt and max_tokens together pass the context, unless the request takes what fits. Not
+// part of what the engine checks: it ends an answer where the context ends, and some callers want to know before. context_tokens: the
+// engine's.
+void check_room(const EngineRequest& request, int context_tokens);
 
 struct RequestUsage {
   int prompt_tokens = 0;
