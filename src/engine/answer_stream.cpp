@@ -14,6 +14,7 @@ AnswerStream::AnswerStream(const GenerationRequest& request, const Tokenizer* to
       max_length_(context_length(request, max_positions)),
       position_(static_cast<int>(request.prompt_ids.size())),
       sampler_(request.sampling, sampleable, request.prompt_ids),
+      constraints_(request.constraints, request.min_tokens, request.stop_ids, sampleable.vocab_size),
       stops_(request.stop_strings, request.include_stop) {
   if (tokenizer != nullptr)
     detokenizer_.emplace(*tokenizer, request.skip_special);
@@ -21,16 +22,28 @@ AnswerStream::AnswerStream(const GenerationRequest& request, const Tokenizer* to
     fail<InputError>("stop strings need the text of the answer: the model has no tokenizer");
 }
 
+SampledToken AnswerStream::choose(std::span<const float> logits) {
+  const ConstraintSet::Allowed allowed = constraints_.next();
+  if (allowed.forced) return sampler_.force(logits, position_, *allowed.forced);
+  try {
+    return sampler_.sample(logits, position_, allowed.mask);
+  } catch (const ConstraintError& error) {
+    fail<ConstraintError>("{}: the constraints of the answer ({}) exclude one another, or all that they leave", error.what(),
+                          constraints_.names());
+  }
+}
+
 AnswerToken AnswerStream::take(std::span<const float> logits) {
   AnswerToken token;
-  token.sampled = sampler_.sample(logits, position_);
+  token.sampled = choose(logits);
   const int id = token.sampled.id;
   sampler_.accept(id);
+  constraints_.accept(id);
   ++position_;
   ++num_tokens_;
   const bool stop_id = std::find(stop_ids_.begin(), stop_ids_.end(), id) != stop_ids_.end();
   if (detokenizer_ && !(stop_id && skip_special_)) token.text = stops_.feed(detokenizer_->feed(id));
-  if (stop_id || stops_.stopped())
+  if (stop_id || stops_.stopped() || constraints_.must_end())
     token.finish = FinishReason::kStop;
   else if (max_tokens_ > 0 && num_tokens_ >= max_tokens_)
     token.finish = FinishReason::kLength;

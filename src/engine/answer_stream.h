@@ -24,7 +24,8 @@ class AnswerStream {
   // Without a tokenizer no text comes out and stop strings are an InputError. `request` is valid (validate()); it need not outlive this.
   AnswerStream(const GenerationRequest& request, const Tokenizer* tokenizer, const SampleableIds& sampleable, int max_positions);
 
-  // logits [V] of the newest token, of the prompt at first. Not to be called after a finish. Throws NumericError as Sampler does.
+  // logits [V] of the newest token, of the prompt at first. Not to be called after a finish. Throws NumericError as Sampler does,
+  // and ConstraintError where the request's constraints leave no token.
   AnswerToken take(std::span<const float> logits);
 
   // No more rows come: the text that was held back.
@@ -34,11 +35,14 @@ class AnswerStream {
   int num_tokens() const { return num_tokens_; }  // of the answer so far
 
  private:
+  SampledToken choose(std::span<const float> logits);
+
   std::vector<int> stop_ids_;
   bool skip_special_;
   int max_tokens_, max_length_, position_;
   int num_tokens_ = 0;
   Sampler sampler_;
+  ConstraintSet constraints_;
   std::optional<StreamDetokenizer> detokenizer_;
   StopStrings stops_;
 };

@@ -39,23 +39,26 @@ EngineCore::EngineCore(StatePool& pool, const Tokenizer* tokenizer, const Engine
                   .max_prefill_rows = options.max_prefill_rows,
                   .max_running = slots_to_run(pool.backend().num_slots(), options),
                   .page_tokens = pool.layout().page_tokens}),
-      stepper_(pool) {}
+      stepper_(pool) {
+  if (options.max_scored_rows < 1)
+    fail<InputError>("rows of a step that score prompts must be at least 1, got {}", options.max_scored_rows);
+}
 
 void EngineCore::check_load(const EngineRequest& request, const QueueLoad& load) const {
   const auto prompt_tokens = static_cast<std::int64_t>(request.generation.prompt_ids.size());
-  const std::optional<Refusal> refusal = refusal_of(queue_limits_, load, prompt_tokens);
+  const std::optional<Refusal> refusal = refusal_of(queue_limits_, load, prompt_tokens, request.generation.prompt_only ? 0 : 1);
   if (!refusal) return;
+  const std::string_view answer = request.generation.prompt_only ? "" : ", the answer included";
   switch (*refusal) {
     case Refusal::kPromptTooLong:
       throw EngineRefusal(EngineErrorKind::kPromptTooLong,
-                          fmt::format("the prompt has {} tokens and the context holds {}, the answer included: shorten the prompt",
-                                      prompt_tokens, queue_limits_.context_tokens));
+                          fmt::format("the prompt has {} tokens and the context holds {}{}: shorten the prompt", prompt_tokens,
+                                      queue_limits_.context_tokens, answer));
     case Refusal::kNeverFits:
-      throw EngineRefusal(
-          EngineErrorKind::kNeverFits,
-          fmt::format("the prompt has {} tokens and the memory planned for state holds {} of one sequence, the answer included: shorten "
-                      "the prompt or start with more state memory",
-                      prompt_tokens, queue_limits_.capacity_tokens));
+      throw EngineRefusal(EngineErrorKind::kNeverFits,
+                          fmt::format("the prompt has {} tokens and the memory planned for state holds {} of one sequence{}: shorten the "
+                                      "prompt or start with more state memory",
+                                      prompt_tokens, queue_limits_.capacity_tokens, answer));
     case Refusal::kQueueFull:
       throw EngineRefusal(EngineErrorKind::kQueueFull,
                           fmt::format("{} requests with {} prompt tokens wait already: try again later", load.requests, load.tokens));
@@ -97,6 +100,7 @@ void EngineCore::add(std::uint64_t id, EngineRequest request, std::shared_ptr<Ev
     fail_request(active, kind_of(error), error.what());
     return;
   }
+  if (active.request.generation.prompt_logprobs >= 0) active.scorer.emplace(active.request.generation, sampleable_);
   active.choices[0].ids = active.request.generation.prompt_ids;
   scheduler_.enqueue({id, 0});
 }
@@ -145,7 +149,11 @@ std::optional<Admission> EngineCore::try_admit(SequenceId id, int headroom) {
   const Active& active = requests_.at(id.request);
   Choice& choice = *find_choice(id);
   if (pool_->free_slots() == 0) return std::nullopt;
-  const PrefixCache::Match match = active.request.reuse_prefix ? cache_.find(active.request.cache_salt, choice.ids) : PrefixCache::Match{};
+  // A prompt that is to be scored needs the logits of its rows: it resumes behind those that have given their scores, after a preemption,
+  // and never behind others.
+  std::span<const int> reusable = choice.ids;
+  if (active.scores(id)) reusable = reusable.first(static_cast<std::size_t>(active.scorer->scored_rows()) + 1);
+  const PrefixCache::Match match = active.request.reuse_prefix ? cache_.find(active.request.cache_salt, reusable) : PrefixCache::Match{};
   const int tokens = static_cast<int>(choice.ids.size()), page_tokens = pool_->layout().page_tokens;
   // Before anything is evicted for it: whether that would be enough.
   const int wanted = (tokens + page_tokens - 1) / page_tokens - match.device_pages() + headroom;

@@ -27,9 +27,10 @@ struct EngineOptions {
   int snapshot_slots = 0;
   std::size_t host_cache_bytes = 0;  // second tier of the prefix cache
   SnapshotPolicy snapshots = {};
-  int max_waiting = 1024;               // requests
-  std::int64_t max_waiting_tokens = 0;  // of their prompts; 0: no limit
-  int max_choices = 16;                 // of a request
+  int max_waiting = 1024;                // requests
+  std::int64_t max_waiting_tokens = 0;   // of their prompts; 0: no limit
+  int max_choices = 16;                  // of a request
+  int max_scored_rows = kMaxScoredRows;  // rows of a step whose logits score prompts, all prompts together (but one of each)
 };
 
 class EngineCore : private Capacity {
@@ -72,6 +73,9 @@ class EngineCore : private Capacity {
     bool started = false, has_token = false;
     int cached_tokens = 0, completion_tokens = 0;
     std::vector<Choice> choices;
+    std::optional<PromptScorer> scorer;  // with prompt_logprobs; choice 0 computes the prompt
+
+    bool scores(const SequenceId& sequence) const { return sequence.choice == 0 && scorer && scorer->pending(); }
   };
   // Why the first that waits was not admitted: as long as this holds, another attempt would end the same.
   struct Blocked {
@@ -96,10 +100,13 @@ class EngineCore : private Capacity {
   void expire_waiting();
   void start(Active& active);
   void run(std::vector<Row>& rows);
+  int rows_to_run(const PlannedRows& planned, int scored_share);
   StepRequest step_request(const Row& row);
+  bool score_prompt(Active& active, const Row& row, std::span<const float> logits);
   std::vector<StateSave> snapshots_within(const Active& active, const Choice& choice, int num_rows);
   void finish_row(Row& row, const StepOutcome& outcome);
   void give_back(Row& row);
+  void finish_prompt(Active& active);
   void answer_prompt(Active& active, std::span<const float> logits);
   bool take_token(Active& active, Choice& choice, std::span<const float> logits);
   void keep(const Active& active, const Choice& choice);

@@ -35,6 +35,18 @@ EngineErrorKind kind_of(const std::exception& error) {
   return EngineErrorKind::kInternal;
 }
 
+void check_room(const EngineRequest& request, int context_tokens) {
+  const GenerationRequest& generation = request.generation;
+  const auto prompt = static_cast<std::int64_t>(generation.prompt_ids.size());
+  const std::int64_t context = context_length(generation, context_tokens), total = prompt + generation.max_tokens;
+  if (request.take_what_fits || total <= context) return;
+  const std::string advice =
+      prompt < context ? fmt::format("ask for {} at most or shorten the prompt", context - prompt) : "shorten the prompt";
+  throw EngineRefusal(EngineErrorKind::kPromptTooLong,
+                      fmt::format("the prompt has {} tokens and max_tokens is {}, together {}: the context holds {}; {}", prompt,
+                                  generation.max_tokens, total, context, advice));
+}
+
 bool is_terminal(const EngineEvent& event) {
   return std::holds_alternative<FinishedEvent>(event) || std::holds_alternative<FailedEvent>(event);
 }

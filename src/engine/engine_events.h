@@ -16,17 +16,18 @@ namespace tetrad {
 
 struct EngineRequest {
   GenerationRequest generation;
-  int num_choices = 1;       // answers to the one prompt; choice 0 is the answer of a request for one
-  std::string cache_salt;    // prefixes are reused among requests of equal salt only
-  bool reuse_prefix = true;  // false: neither takes from the prefix cache nor adds to it
-  double queue_timeout = 0;  // fails if it has waited this long; 0: never
+  int num_choices = 1;          // answers to the one prompt; choice 0 is the answer of a request for one
+  std::string cache_salt;       // prefixes are reused among requests of equal salt only
+  bool reuse_prefix = true;     // false: neither takes from the prefix cache nor adds to it
+  bool take_what_fits = false;  // max_tokens may pass the context: the answer then ends with it (check_room())
+  double queue_timeout = 0;     // fails if it has waited this long; 0: never
 };
 
 // The seed of a choice: choices differ, and each can be repeated.
 std::uint64_t choice_seed(std::uint64_t seed, int choice);
 
 enum class EngineErrorKind {
-  kInput,          // the request is malformed
+  kInput,          // the request is malformed, or its constraints leave no token
   kPromptTooLong,  // the prompt leaves no room for an answer in the context
   kNeverFits,      // the prompt does not fit in the pages, even alone
   kQueueFull,      // try again later
@@ -52,6 +53,11 @@ class EngineRefusal : public Error {
   EngineErrorKind kind_;
 };
 
+// Throws EngineRefusal (kPromptTooLong) if the prompt and max_tokens together pass the context, unless the request takes what fits. Not
+// part of what the engine checks: it ends an answer where the context ends, and some callers want to know before. context_tokens: the
+// engine's.
+void check_room(const EngineRequest& request, int context_tokens);
+
 struct RequestUsage {
   int prompt_tokens = 0;
   int cached_tokens = 0;      // of the prompt, whose computation was spared
@@ -70,6 +76,14 @@ struct StartedEvent {
   double queue_seconds = 0;
   int prompt_tokens = 0;
   int cached_tokens = 0;
+};
+
+// With prompt_logprobs: a piece of the prompt's scores. The pieces come in order, each token of the prompt but the first once, whatever is
+// preempted meanwhile, and all before the first TokenEvent. A prompt of one token has none.
+struct PromptScoredEvent {
+  int first = 1;                     // index in the prompt of the first token of the piece
+  std::vector<SampledToken> tokens;  // with logprob, and top where it was asked for
+  bool last = false;                 // no piece follows
 };
 
 struct TokenEvent {
@@ -98,11 +112,11 @@ struct FailedEvent {
   RequestTimings timings;
 };
 
-using EngineEvent = std::variant<StartedEvent, TokenEvent, ChoiceFinishedEvent, FinishedEvent, FailedEvent>;
+using EngineEvent = std::variant<StartedEvent, PromptScoredEvent, TokenEvent, ChoiceFinishedEvent, FinishedEvent, FailedEvent>;
 bool is_terminal(const EngineEvent& event);  // FinishedEvent or FailedEvent: the last one of its request
 
-// Where the events of one request go: Started once, then tokens, then one terminal event, nothing after it. (A request that fails or is
-// cancelled while it waits has no Started.)
+// Where the events of one request go: Started once, then scores of the prompt, tokens, then one terminal event, nothing after it. (A
+// request that fails or is cancelled while it waits has no Started.)
 class EventSink {
  public:
   virtual ~EventSink() = default;

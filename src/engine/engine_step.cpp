@@ -30,11 +30,17 @@ void EngineCore::step() {
     Active* active = find_request(id.request);
     if (active != nullptr && !active->started) start(*active);
   }
+  int scored = 0;
+  for (const PlannedRows& planned : plan.rows) {
+    const Active* active = find_request(planned.id.request);
+    scored += active != nullptr && active->scores(planned.id) ? 1 : 0;
+  }
   std::vector<Row> rows;
   for (const PlannedRows& planned : plan.rows) {
     const Active* active = find_request(planned.id.request);
     if (active == nullptr) continue;
-    rows.push_back({planned.id, planned.num_rows, snapshots_within(*active, *find_choice(planned.id), planned.num_rows)});
+    const int num_rows = rows_to_run(planned, std::max(1, options_.max_scored_rows / std::max(1, scored)));
+    rows.push_back({planned.id, num_rows, snapshots_within(*active, *find_choice(planned.id), num_rows)});
   }
   if (!rows.empty()) {
     stalled_steps_ = 0;
@@ -89,13 +95,25 @@ void EngineCore::give_back(Row& row) {
   row.saves.clear();
 }
 
+// Of the rows planned, as many as have room for their logits if these score the prompt; what is left stays pending. Rows that have given
+// their scores, and are computed again after a preemption, need no logits and come on their own.
+int EngineCore::rows_to_run(const PlannedRows& planned, int scored_share) {
+  const Active& active = requests_.at(planned.id.request);
+  if (!active.scores(planned.id)) return planned.num_rows;
+  const int length = active.choices[0].state->length(), again = active.scorer->scored_rows() - length;
+  if (again > 0) return std::min(planned.num_rows, again);
+  if (planned.num_rows <= scored_share) return planned.num_rows;
+  const int page_tokens = pool_->layout().page_tokens, page_end = (length + scored_share) / page_tokens * page_tokens;
+  return page_end > length ? page_end - length : scored_share;
+}
+
 StepRequest EngineCore::step_request(const Row& row) {
   Choice& choice = *find_choice(row.id);
   const auto length = static_cast<std::size_t>(choice.state->length()), num_rows = static_cast<std::size_t>(row.num_rows);
-  return {.state = &*choice.state,
-          .token_ids = std::span(choice.ids).subspan(length, num_rows),
-          .logits = length + num_rows == choice.ids.size() ? LogitsWanted::kLast : LogitsWanted::kNone,
-          .saves = row.saves};
+  const Active& active = requests_.at(row.id.request);
+  LogitsWanted logits = length + num_rows == choice.ids.size() ? LogitsWanted::kLast : LogitsWanted::kNone;
+  if (active.scores(row.id) && static_cast<std::size_t>(active.scorer->scored_rows()) < length + num_rows) logits = LogitsWanted::kAll;
+  return {.state = &*choice.state, .token_ids = std::span(choice.ids).subspan(length, num_rows), .logits = logits, .saves = row.saves};
 }
 
 // If the step fails as a whole, its rows are run one by one, so that only the requests to blame fail.
@@ -139,6 +157,10 @@ void EngineCore::finish_row(Row& row, const StepOutcome& outcome) {
     fail_request(*active, EngineErrorKind::kNumeric, numeric_error(*outcome.fault).what());
     return;
   }
+  if (!score_prompt(*active, row, outcome.logits)) {
+    give_back(row);
+    return;
+  }
   scheduler_.computed(row.id, row.num_rows);
   Choice& choice = *find_choice(row.id);
   const int start = choice.state->length() - row.num_rows;
@@ -146,10 +168,45 @@ void EngineCore::finish_row(Row& row, const StepOutcome& outcome) {
     cache_.insert_saved(active->request.cache_salt, std::span(choice.ids).first(static_cast<std::size_t>(start + save.row + 1)), save.slot,
                         choice.state->pages());
   if (choice.state->length() < static_cast<int>(choice.ids.size())) return;
-  if (choice.answer->num_tokens() == 0)
-    answer_prompt(*active, outcome.logits);
+  const auto logits = outcome.logits.last(static_cast<std::size_t>(sampleable_.vocab_size));
+  if (active->request.generation.prompt_only)
+    finish_prompt(*active);
+  else if (choice.answer->num_tokens() == 0)
+    answer_prompt(*active, logits);
   else
-    take_token(*active, choice, outcome.logits);
+    take_token(*active, choice, logits);
+}
+
+// False if the request has ended.
+bool EngineCore::score_prompt(Active& active, const Row& row, std::span<const float> logits) {
+  if (!active.scores(row.id)) return true;
+  const int start = active.choices[0].state->length() - row.num_rows, first = active.scorer->scored_rows() + 1;
+  if (start + row.num_rows < first) return true;
+  PromptScoredEvent event{first, {}, false};
+  try {
+    event.tokens = active.scorer->take(logits, start);
+  } catch (const std::exception& error) {
+    fail_request(active, kind_of(error), error.what());
+    return false;
+  }
+  event.last = !active.scorer->pending();
+  return emit(active, std::move(event));
+}
+
+// A request for its prompt alone ends where others have their first token.
+void EngineCore::finish_prompt(Active& active) {
+  FinishedEvent event;
+  keep(active, active.choices[0]);
+  for (Choice& choice : active.choices) {
+    choice.state.reset();
+    choice.finish = FinishReason::kLength;
+    event.reasons.push_back(FinishReason::kLength);
+    ++stats_.choices_finished[static_cast<std::size_t>(FinishReason::kLength)];
+    if (!emit(active, ChoiceFinishedEvent{choice.index, FinishReason::kLength, {}, 0})) return;
+  }
+  event.usage = usage_of(active);
+  event.timings = timings_of(active);
+  end(active, std::move(event));
 }
 
 // The end of the prompt: every choice takes its first token from the one row, those that go on from copies of the one state.

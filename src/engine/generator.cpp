@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <optional>
 
 #include "base/error.h"
@@ -48,6 +49,34 @@ std::optional<StepOutcome> Generator::prefill_chunks(SequenceState& state, std::
   return outcome;
 }
 
+std::optional<StepOutcome> Generator::score_prompt(SequenceState& state, const GenerationRequest& request, const IsCancelled& is_cancelled,
+                                                   std::vector<SampledToken>& scores) {
+  TETRAD_CHECK(state.length() == 0, "the state holds {} tokens of a prompt whose tokens are to be scored", state.length());
+  PromptScorer scorer(request, sampleable_);
+  const auto vocab = static_cast<std::size_t>(sampleable_.vocab_size);
+  const auto chunk = static_cast<std::size_t>(std::min(pool_->backend().max_rows(), kMaxScoredRows));
+  std::span<const int> ids = request.prompt_ids;
+  StepOutcome outcome;
+  while (!ids.empty()) {
+    if (is_cancelled && is_cancelled()) return std::nullopt;
+    const int first_row = state.length();
+    const auto piece = ids.first(std::min(chunk, ids.size()));
+    outcome = step(state, piece, LogitsWanted::kAll);
+    if (scorer.pending()) {
+      try {
+        std::vector<SampledToken> some = scorer.take(outcome.logits, first_row);
+        std::move(some.begin(), some.end(), std::back_inserter(scores));
+      } catch (const NumericError&) {
+        state.clear();
+        throw;
+      }
+    }
+    ids = ids.subspan(piece.size());
+  }
+  outcome.logits = outcome.logits.last(vocab);
+  return outcome;
+}
+
 bool Generator::prefill(SequenceState& state, std::span<const int> ids, const IsCancelled& is_cancelled) {
   return prefill_chunks(state, ids, LogitsWanted::kNone, is_cancelled).has_value();
 }
@@ -70,10 +99,16 @@ GenerationResult Generator::generate(SequenceState& state, const GenerationReque
     result.text += answer.flush();
     return result;
   };
-  std::optional<StepOutcome> outcome = prefill_chunks(
-      state, std::span(request.prompt_ids).subspan(static_cast<std::size_t>(state.length())), LogitsWanted::kLast, is_cancelled);
+  const auto unknown = std::span(request.prompt_ids).subspan(static_cast<std::size_t>(state.length()));
+  const LogitsWanted wanted = request.prompt_only ? LogitsWanted::kNone : LogitsWanted::kLast;
+  std::optional<StepOutcome> outcome = request.prompt_logprobs >= 0 ? score_prompt(state, request, is_cancelled, result.prompt_scores)
+                                                                    : prefill_chunks(state, unknown, wanted, is_cancelled);
   timings.prefill_seconds = since_call.seconds();
   if (!outcome) return cancel();
+  if (request.prompt_only) {
+    result.finish = FinishReason::kLength;
+    return result;
+  }
 
   Stopwatch since_first;
   for (;;) {

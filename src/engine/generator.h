@@ -34,7 +34,8 @@ struct GenerationResult {
   std::vector<int> ids;  // generated, a stop id included
   std::string text;      // what the callbacks got, and after a cancel what was held back
   FinishReason finish = FinishReason::kStop;
-  std::vector<SampledToken> tokens;  // with logprobs, one per id; empty unless the request asks for logprobs
+  std::vector<SampledToken> tokens;         // with logprobs, one per id; empty unless the request asks for logprobs
+  std::vector<SampledToken> prompt_scores;  // with prompt_logprobs, of every token of the prompt but the first, as far as it was computed
   GenerationTimings timings;
 };
 
@@ -47,9 +48,9 @@ class Generator {
   // Ids only: the text stays empty, every id of the vocabulary may be chosen, and stop strings are an InputError.
   explicit Generator(StatePool& pool);
 
-  // `state` holds a proper prefix of the prompt (or nothing). Afterwards it holds the prompt and every generated token but the last;
-  // after a cancel, what was computed so far. Throws InputError for a request that cannot be honoured before anything is computed, and
-  // NumericError when the numbers of the sequence go non-finite: the state is then cleared.
+  // `state` holds a proper prefix of the prompt (or nothing; nothing, if the prompt is to be scored). Afterwards it holds the prompt and
+  // every generated token but the last; after a cancel, what was computed so far. Throws InputError for a request that cannot be honoured
+  // before anything is computed, and NumericError when the numbers of the sequence go non-finite: the state is then cleared.
   GenerationResult generate(SequenceState& state, const GenerationRequest& request, const OnToken& on_token = {},
                             const IsCancelled& is_cancelled = {});
 
@@ -60,6 +61,8 @@ class Generator {
   StepOutcome step(SequenceState& state, std::span<const int> ids, LogitsWanted logits);
   std::optional<StepOutcome> prefill_chunks(SequenceState& state, std::span<const int> ids, LogitsWanted logits,
                                             const IsCancelled& is_cancelled);
+  std::optional<StepOutcome> score_prompt(SequenceState& state, const GenerationRequest& request, const IsCancelled& is_cancelled,
+                                          std::vector<SampledToken>& scores);
 
   StatePool* pool_;
   const Tokenizer* tokenizer_;  // null: ids only

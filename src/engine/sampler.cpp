@@ -1,13 +1,13 @@
 #include "engine/sampler.h"
 
 #include <algorithm>
-#include <cmath>
+#include <bit>
 #include <limits>
 #include <utility>
 
 #include "base/error.h"
 #include "engine/philox.h"
-#include "text/tokenizer.h"
+#include "engine/token_constraint.h"
 
 namespace tetrad {
 namespace {
@@ -15,13 +15,6 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 }  // namespace
-
-SampleableIds SampleableIds::of(const Tokenizer& tokenizer, int vocab_size) {
-  SampleableIds ids{vocab_size, std::min(vocab_size, tokenizer.size()), {}};
-  for (int id = 0; id < ids.limit; ++id)
-    if (tokenizer.token_bytes(id).empty()) ids.holes.push_back(id);
-  return ids;
-}
 
 Sampler::Sampler(SamplingParams params, SampleableIds ids, std::span<const int> prompt_ids)
     : params_(std::move(params)), ids_(std::move(ids)) {
@@ -55,8 +48,10 @@ void Sampler::adjust(std::span<float> scores) const {
   }
 }
 
-int Sampler::choose(std::span<const float> scores, std::int64_t position) {
+// The index of the score chosen.
+int Sampler::choose(std::span<const float> scores, std::int64_t position, bool restricted) {
   const int best_id = argmax(scores);
+  if (best_id < 0 && restricted) fail<ConstraintError>("no token is allowed at position {}", position);
   if (best_id < 0) fail<NumericError>("logits at position {}: no token is above minus infinity", position);
   if (params_.greedy()) return best_id;
   const float best = scores[best_id];
@@ -81,45 +76,77 @@ int Sampler::choose(std::span<const float> scores, std::int64_t position) {
   return few ? best_[index].id : index;
 }
 
-void Sampler::report_logprobs(std::span<const float> row, std::span<const float> scores, SampledToken& sampled) {
-  const float best = row[argmax(row)];
-  weights_.resize(row.size());
-  softmax_weights(row, best, 1.0f, weights_);
-  const double log_total = std::log(sum_weights(weights_));
-  const auto logprob = [&](int id) { return TokenLogprob{id, static_cast<float>(static_cast<double>(row[id] - best) - log_total)}; };
-  sampled.logprob = logprob(sampled.id);
-  if (*params_.logprobs == 0) return;
-  select_top_k(scores, *params_.logprobs, best_);
-  std::sort(best_.begin(), best_.end(), ranks_before);
-  for (const ScoredToken& token : best_) sampled.top.push_back(logprob(token.id));
-}
-
-SampledToken Sampler::sample(std::span<const float> logits, std::int64_t position) {
+SampledToken Sampler::sample(std::span<const float> logits, std::int64_t position, const TokenMask* allowed) {
   TETRAD_CHECK(static_cast<int>(logits.size()) == ids_.vocab_size, "sample: {} logits for a vocabulary of {}", logits.size(),
                ids_.vocab_size);
-  if (!is_sound(logits)) {
-    const auto bad = std::find_if(logits.begin(), logits.end(), [](float x) { return !(x <= std::numeric_limits<float>::max()); });
-    fail<NumericError>("logits at position {}: {} at token id {}", position, *bad, bad - logits.begin());
+  require_sound(logits, position);
+  int num_allowed = ids_.vocab_size;
+  if (allowed != nullptr) {
+    TETRAD_CHECK(allowed->vocab_size() == ids_.vocab_size, "a mask of {} ids for a vocabulary of {}", allowed->vocab_size(),
+                 ids_.vocab_size);
+    num_allowed = allowed->count();
+    if (num_allowed == ids_.vocab_size) allowed = nullptr;
   }
   const bool adjusted = !params_.logit_bias.empty() || !use_.empty();
-  const bool copied = adjusted || !ids_.holes.empty();
-  std::span<const float> scores = logits.first(static_cast<std::size_t>(ids_.limit));
-  const auto fill_scores = [&] {
-    scores_.assign(logits.begin(), logits.begin() + ids_.limit);
-    for (const int id : ids_.holes) scores_[id] = -kInfinity;
-  };
-  if (copied) {
-    fill_scores();
-    if (adjusted) adjust(scores_);
-    scores = scores_;
-  }
   SampledToken sampled;
-  sampled.id = choose(scores, position);
-  if (params_.logprobs) {
-    if (adjusted) fill_scores();  // the report is of the raw row
-    report_logprobs(logits, adjusted ? std::span<const float>(scores_) : scores, sampled);
+  constexpr int kFewIn = 32;  // of so many ids one at most: then only the allowed ones are looked at
+  if (allowed != nullptr && !adjusted && num_allowed <= ids_.vocab_size / kFewIn) {
+    gather_allowed(logits, *allowed);
+    sampled.id = few_ids_[static_cast<std::size_t>(choose(scores_, position, true))];
+  } else if (allowed != nullptr || adjusted || !ids_.holes.empty()) {
+    fill_scores(logits, allowed);
+    if (adjusted) adjust(scores_);
+    sampled.id = choose(scores_, position, allowed != nullptr);
+  } else {
+    sampled.id = choose(logits.first(static_cast<std::size_t>(ids_.limit)), position, false);
   }
+  if (params_.logprobs) report(logits, sampled);
   return sampled;
+}
+
+SampledToken Sampler::force(std::span<const float> logits, std::int64_t position, int id) {
+  require_sound(logits, position);
+  SampledToken sampled;
+  sampled.id = id;
+  if (params_.logprobs) report(logits, sampled);
+  return sampled;
+}
+
+// The scores of the allowed ids alone, in order of id.
+void Sampler::gather_allowed(std::span<const float> logits, const TokenMask& allowed) {
+  scores_.clear();
+  few_ids_.clear();
+  const std::span<const std::uint32_t> words = allowed.words();
+  for (std::size_t w = 0; w < words.size(); ++w) {
+    for (std::uint32_t bits = words[w]; bits != 0; bits &= bits - 1) {
+      const int id = static_cast<int>(w) * 32 + std::countr_zero(bits);
+      if (id >= ids_.limit || std::binary_search(ids_.holes.begin(), ids_.holes.end(), id)) continue;
+      few_ids_.push_back(id);
+      scores_.push_back(logits[static_cast<std::size_t>(id)]);
+    }
+  }
+}
+
+// The scores of the ids that may be chosen; the others at minus infinity.
+void Sampler::fill_scores(std::span<const float> logits, const TokenMask* allowed) {
+  const auto scores = logits.first(static_cast<std::size_t>(ids_.limit));
+  if (allowed != nullptr) {
+    scores_.resize(scores.size());
+    copy_allowed(scores, allowed->words(), scores_);
+  } else {
+    scores_.assign(scores.begin(), scores.end());
+  }
+  for (const int id : ids_.holes) scores_[static_cast<std::size_t>(id)] = -kInfinity;
+}
+
+// Of the raw row, whatever has restricted or adjusted it.
+void Sampler::report(std::span<const float> logits, SampledToken& sampled) {
+  std::span<const float> candidates = logits.first(static_cast<std::size_t>(ids_.limit));
+  if (!ids_.holes.empty() && *params_.logprobs > 0) {
+    fill_scores(logits, nullptr);
+    candidates = scores_;
+  }
+  report_.fill(logits, candidates, *params_.logprobs, sampled);
 }
 
 }  // namespace tetrad

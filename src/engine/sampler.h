@@ -1,7 +1,8 @@
 #pragma once
 // Chooses the next token of one request from its row of logits.
 //
-// Order: logit bias, repetition penalty, frequency and presence penalty on the raw logits; temperature; top-k; top-p; min-p; draw.
+// Order: the allowed ids; logit bias, repetition penalty, frequency and presence penalty on the raw logits; temperature; top-k; top-p;
+// min-p; draw.
 //   transformers: sequence bias, repetition penalty, temperature, top-k, top-p, min-p. Differs from here in keeping every token that ties
 //     with the k-th best (here exactly k, the lower id first) and in having no presence and frequency penalty.
 //   vLLM: bias, penalties and temperature as here, then min-p before top-k and top-p. min-p compares with the best token only, so the
@@ -13,40 +14,18 @@
 // Ties: higher score first, then lower id; greedy takes the first. A row is drawn by the inverse of its cumulative distribution in order of
 // id, with one Philox number keyed by the seed and the position of the token, so a draw does not depend on what shares the batch.
 // Ids without a token (padding rows of the vocabulary, holes) are never chosen, whatever their logits and biases.
-// Logprobs are log-softmax of the raw row (before bias, penalties, temperature and filters) over all V rows, as a reference computes them.
+// Logprobs are of the raw row (logprobs.h).
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
 
+#include "engine/logprobs.h"
 #include "engine/sampling_params.h"
+#include "engine/token_mask.h"
 #include "engine/token_selection.h"
 
 namespace tetrad {
-
-class Tokenizer;
-
-// The ids that stand for a token: [0, limit) without the holes.
-struct SampleableIds {
-  int vocab_size = 0;  // [V], length of a row of logits
-  int limit = 0;
-  std::vector<int> holes;  // ascending, below limit
-
-  static SampleableIds all(int vocab_size) { return {vocab_size, vocab_size, {}}; }
-  static SampleableIds of(const Tokenizer& tokenizer, int vocab_size);
-};
-
-struct TokenLogprob {
-  int id = 0;
-  float logprob = 0;
-};
-
-struct SampledToken {
-  int id = 0;
-  std::optional<TokenLogprob> logprob;  // present when the request asks for logprobs
-  std::vector<TokenLogprob> top;        // best first; ids that stand for a token only
-};
 
 class Sampler {
  public:
@@ -54,8 +33,11 @@ class Sampler {
   Sampler(SamplingParams params, SampleableIds ids, std::span<const int> prompt_ids);
 
   // logits [V]; position: how many tokens precede the one chosen. Does not count the token as part of the answer: accept() does.
-  // Throws NumericError if the row holds a NaN or plus infinity, or nothing above minus infinity.
-  SampledToken sample(std::span<const float> logits, std::int64_t position);
+  // allowed, of V ids: the only ones that may be chosen; null: all. Throws NumericError if the row holds a NaN or plus infinity, or nothing
+  // above minus infinity, and ConstraintError if only what is allowed holds nothing.
+  SampledToken sample(std::span<const float> logits, std::int64_t position, const TokenMask* allowed = nullptr);
+  // The same where there is no choice.
+  SampledToken force(std::span<const float> logits, std::int64_t position, int id);
   void accept(int id);
 
  private:
@@ -66,15 +48,19 @@ class Sampler {
 
   bool tracks_use() const;
   void adjust(std::span<float> scores) const;
-  int choose(std::span<const float> scores, std::int64_t position);
-  void report_logprobs(std::span<const float> row, std::span<const float> scores, SampledToken& sampled);
+  int choose(std::span<const float> scores, std::int64_t position, bool restricted);
+  void gather_allowed(std::span<const float> logits, const TokenMask& allowed);
+  void fill_scores(std::span<const float> logits, const TokenMask* allowed);
+  void report(std::span<const float> logits, SampledToken& sampled);
 
   SamplingParams params_;
   SampleableIds ids_;
   std::unordered_map<int, TokenUse> use_;
   std::vector<float> scores_, weights_;  // [V], reused from token to token
   std::vector<float> best_scores_;
+  std::vector<int> few_ids_;  // ids of scores_ where few are allowed
   std::vector<ScoredToken> best_;
+  LogprobReport report_;
 };
 
 }  // namespace tetrad

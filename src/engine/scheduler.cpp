@@ -6,9 +6,10 @@
 
 namespace tetrad {
 
-std::optional<Refusal> refusal_of(const QueueLimits& limits, const QueueLoad& load, std::int64_t prompt_tokens) {
-  if (prompt_tokens >= limits.context_tokens) return Refusal::kPromptTooLong;
-  if (prompt_tokens >= limits.capacity_tokens) return Refusal::kNeverFits;
+std::optional<Refusal> refusal_of(const QueueLimits& limits, const QueueLoad& load, std::int64_t prompt_tokens,
+                                  std::int64_t answer_tokens) {
+  if (prompt_tokens > limits.context_tokens - answer_tokens) return Refusal::kPromptTooLong;
+  if (prompt_tokens > limits.capacity_tokens - answer_tokens) return Refusal::kNeverFits;
   if (load.requests == 0) return std::nullopt;
   if (limits.max_waiting > 0 && load.requests >= limits.max_waiting) return Refusal::kQueueFull;
   if (limits.max_waiting_tokens > 0 && load.tokens + prompt_tokens > limits.max_waiting_tokens) return Refusal::kQueueFull;

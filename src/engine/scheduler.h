@@ -52,8 +52,10 @@ enum class Refusal {
   kNeverFits,      // in the pages there are, even alone
   kQueueFull,      // now; later it may be taken
 };
-// Why a prompt cannot join the queue; a queue that is empty takes a prompt of any number of tokens. Lasting reasons come first.
-std::optional<Refusal> refusal_of(const QueueLimits& limits, const QueueLoad& load, std::int64_t prompt_tokens);
+// Why a prompt cannot join the queue, with room for answer_tokens after it; a queue that is empty takes a prompt of any number of tokens.
+// Lasting reasons come first.
+std::optional<Refusal> refusal_of(const QueueLimits& limits, const QueueLoad& load, std::int64_t prompt_tokens,
+                                  std::int64_t answer_tokens = 1);
 
 struct Admission {
   int length = 0;   // tokens that the state holds already: found in a cache

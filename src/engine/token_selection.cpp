@@ -106,6 +106,30 @@ bool is_sound(std::span<const float> scores) {
   return true;
 }
 
+void copy_allowed(std::span<const float> scores, std::span<const std::uint32_t> mask, std::span<float> out) {
+  constexpr std::size_t kWordBits = 32;
+  TETRAD_CHECK(out.size() == scores.size() && mask.size() * kWordBits >= scores.size(), "copy_allowed: {} scores, {} words, {} results",
+               scores.size(), mask.size(), out.size());
+  static constexpr auto kBits = [] {
+    std::array<std::uint32_t, kWordBits> bits{};
+    for (std::size_t b = 0; b < kWordBits; ++b) bits[b] = std::uint32_t{1} << b;
+    return bits;
+  }();
+  std::size_t i = 0;
+  for (; i + kWordBits <= scores.size(); i += kWordBits) {
+    const std::uint32_t word = mask[i / kWordBits];
+    const float* from = scores.data() + i;
+    float* to = out.data() + i;
+    if (word == ~std::uint32_t{0})
+      std::copy_n(from, kWordBits, to);
+    else if (word == 0)
+      std::fill_n(to, kWordBits, -kInfinity);
+    else
+      for (std::size_t b = 0; b < kWordBits; ++b) to[b] = (word & kBits[b]) != 0 ? from[b] : -kInfinity;
+  }
+  for (; i < scores.size(); ++i) out[i] = (mask[i / kWordBits] & kBits[i % kWordBits]) != 0 ? scores[i] : -kInfinity;
+}
+
 void select_top_k(std::span<const float> scores, int k, std::vector<ScoredToken>& best) {
   TETRAD_CHECK(k > 0, "select_top_k: k = {}", k);
   const std::size_t wanted = static_cast<std::size_t>(k);

@@ -1,6 +1,7 @@
 #pragma once
 // Selection over a row of scores without sorting it: the passes that the sampler is made of. Ties: higher score first, then lower index.
 // A score of minus infinity is never selected. Scores hold no NaN and no plus infinity.
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -17,6 +18,10 @@ int argmax(std::span<const float> scores);
 
 // Whether every score is finite or minus infinity.
 bool is_sound(std::span<const float> scores);
+
+// out[i] = scores[i] where bit i of the mask is set, minus infinity elsewhere. Bit i is bit i % 32 of word i / 32; out has the size of
+// scores and the mask no fewer bits.
+void copy_allowed(std::span<const float> scores, std::span<const std::uint32_t> mask, std::span<float> out);
 
 // The k best in ascending order of index; fewer if fewer are above minus infinity. k > 0.
 void select_top_k(std::span<const float> scores, int k, std::vector<ScoredToken>& best);

@@ -43,6 +43,20 @@ EngineRequest random_request(std::mt19937& random, int vocab_size, int longest, 
   request.num_choices = random() % 5 == 0 ? 1 + static_cast<int>(random() % 4) : 1;
   request.cache_salt = random() % 4 == 0 ? "other" : "";
   request.reuse_prefix = random() % 6 != 0;
+  request.generation.prompt_logprobs = random() % 4 == 0 ? static_cast<int>(random() % 4) : -1;
+  request.generation.prompt_only = random() % 8 == 0;
+  if (request.generation.prompt_only) {
+    request.generation.max_tokens = 0;
+    return request;
+  }
+  const int v = vocab_size;
+  if (random() % 4 == 0)
+    request.generation.min_tokens = 1 + static_cast<int>(random() % static_cast<unsigned>(request.generation.max_tokens));
+  if (random() % 8 == 0)
+    request.generation.constraints.push_back(std::make_shared<FixedChoice>(std::vector<std::vector<int>>{{1, 2, 3}, {1, 2, 4, 5}, {6}}));
+  else if (random() % 4 == 0)
+    request.generation.constraints.push_back(std::make_shared<ThinkingBudget>(
+        ThinkingBudget::Options{v / 2, v / 3, random() % 2 == 0, static_cast<int>(random() % 6), {4, v / 3, 5}}));
   return request;
 }
 
@@ -54,13 +68,29 @@ GenerationResult alone(Backend& backend, const EngineRequest& request, int choic
   return Generator(pool).generate(state, generation);
 }
 
+bool same_bits(float a, float b) { return std::memcmp(&a, &b, sizeof(float)) == 0; }
+
 void expect_same_logprobs(const std::vector<SampledToken>& got, const std::vector<SampledToken>& expected) {
   ASSERT_LE(got.size(), expected.size());
   for (std::size_t i = 0; i < got.size(); ++i) {
     ASSERT_EQ(got[i].logprob.has_value(), expected[i].logprob.has_value());
     if (!got[i].logprob) continue;
-    EXPECT_EQ(0, std::memcmp(&got[i].logprob->logprob, &expected[i].logprob->logprob, sizeof(float))) << "token " << i;
+    EXPECT_EQ(got[i].id, expected[i].id) << "token " << i;
+    EXPECT_TRUE(same_bits(got[i].logprob->logprob, expected[i].logprob->logprob)) << "token " << i;
+    ASSERT_EQ(got[i].top.size(), expected[i].top.size());
+    for (std::size_t t = 0; t < got[i].top.size(); ++t)
+      EXPECT_TRUE(got[i].top[t].id == expected[i].top[t].id && same_bits(got[i].top[t].logprob, expected[i].top[t].logprob));
   }
+}
+
+// Whatever the chunks were and whatever shared them: `expected` was computed alone.
+void check_prompt_scores(const Submitted& submitted, const GenerationResult& expected) {
+  const RecordingSink& sink = *submitted.sink;
+  const GenerationRequest& generation = submitted.request.generation;
+  if (sink.finished && !submitted.cancelled) {
+    EXPECT_EQ(sink.prompt_scores.size(), generation.prompt_logprobs < 0 ? 0 : generation.prompt_ids.size() - 1);
+  }
+  expect_same_logprobs(sink.prompt_scores, expected.prompt_scores);
 }
 
 void check(Backend& solo, const Submitted& submitted) {
@@ -78,6 +108,7 @@ void check(Backend& solo, const Submitted& submitted) {
       EXPECT_EQ(answer.ids, expected.ids) << "choice " << c;
       EXPECT_EQ(answer.finish, expected.finish);
     }
+    if (c == 0) check_prompt_scores(submitted, expected);
     if (submitted.request.generation.sampling.logprobs) expect_same_logprobs(answer.tokens, expected.tokens);
   }
 }
@@ -96,6 +127,7 @@ TEST(engine, random_schedules_over_a_scripted_backend) {
     options.snapshot_slots = static_cast<int>(random() % static_cast<unsigned>(sizes.num_slots));
     options.host_cache_bytes = (random() % 3) * 800;
     options.max_prefill_rows = static_cast<int>(random() % 3) * 7;
+    options.max_scored_rows = 1 + static_cast<int>(random() % 20);
     options.snapshots = {.interval_tokens = 8 << (random() % 3), .max_points = static_cast<int>(random() % 4)};
     ScriptedBackend backend(sizes, testing::hashed_script(kStop)), solo(sizes, testing::hashed_script(kStop));
     StatePool pool(backend);
@@ -173,7 +205,7 @@ TEST(engine, random_schedules_over_the_reference_backend) {
         if (next <= kTotal && random() % 8 == 0) {
           Submitted submitted{random_request(random, model.config.vocab_size, 120, 70, 1), nullptr};
           submitted.request.generation.stop_ids = {};
-          submitted.request.generation.max_tokens += 20;
+          if (!submitted.request.generation.prompt_only) submitted.request.generation.max_tokens += 20;
           submitted.request.generation.sampling.logprobs = 0;
           submitted.sink = std::make_shared<RecordingSink>(submitted.request.num_choices);
           core.add(next, submitted.request, submitted.sink, EngineCore::Clock::now());

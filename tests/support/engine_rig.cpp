@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <iterator>
 #include <stdexcept>
 
 namespace tetrad::testing {
@@ -44,8 +45,17 @@ bool RecordingSink::push(EngineEvent event) {
     EXPECT_FALSE(started) << "started twice";
     EXPECT_EQ(index, 0) << "the first event is the start";
     started = *start;
+  } else if (auto* piece = std::get_if<PromptScoredEvent>(&event)) {
+    EXPECT_TRUE(started);
+    EXPECT_FALSE(scored) << "a piece after the last one";
+    EXPECT_FALSE(piece->tokens.empty());
+    EXPECT_EQ(piece->first, 1 + static_cast<int>(prompt_scores.size())) << "the pieces join";
+    std::move(piece->tokens.begin(), piece->tokens.end(), std::back_inserter(prompt_scores));
+    scored = piece->last;
+    ++score_pieces;
   } else if (auto* token = std::get_if<TokenEvent>(&event)) {
     Answer& answer = choices.at(static_cast<std::size_t>(token->choice));
+    EXPECT_TRUE(prompt_scores.empty() || scored) << "a token before all of the prompt is scored";
     EXPECT_TRUE(started);
     EXPECT_FALSE(answer.finish) << "a token after the end of choice " << token->choice;
     answer.ids.push_back(token->sampled.id);

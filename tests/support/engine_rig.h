@@ -38,6 +38,9 @@ class RecordingSink : public EventSink {
   std::optional<StartedEvent> started;
   std::optional<FinishedEvent> finished;
   std::optional<FailedEvent> failed;
+  std::vector<SampledToken> prompt_scores;
+  bool scored = false;  // the last piece has come
+  int score_pieces = 0;
   int events = 0, terminals = 0;
   int refuse_at = -1, throw_at = -1;  // the event with this index is refused, or thrown at
 };
