@@ -16,7 +16,7 @@ namespace tetrad::cuda {
 namespace {
 
 constexpr int kReplayedRows = 64;
-constexpr std::size_t kMostGraphs = 256;  // some 1,000 launches each
+constexpr std::size_t kMostGraphs = 256;  // some hundreds of launches each
 
 void check_geometry(const Config& c) {
   const auto multiple_of_8 = [](int value, std::string_view what) {

@@ -9,13 +9,9 @@
 
 namespace tetrad::cuda::test {
 
-// A fresh buffer is cleared on the default stream, which no other stream waits for.
-inline void wait_for_clearing() { check(cudaDeviceSynchronize(), "waiting for buffers to be cleared"); }
-
 template <class T>
 DeviceBuffer<T> to_device(const std::vector<T>& values, const Stream& stream) {
   DeviceBuffer<T> buffer(values.size(), "test input");
-  wait_for_clearing();
   stream.copy(buffer.data(), values.data(), buffer.bytes());
   stream.synchronize();
   return buffer;

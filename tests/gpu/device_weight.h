@@ -63,7 +63,6 @@ struct Weight {
   }
   void pack(const void* source, SourceType type, const Stream& stream) {
     DeviceBuffer<unsigned long long> nan_at(1, "flag");
-    wait_for_clearing();
     pack_linear(linear, data.data(), 0, N, source, type, nan_at.data(), stream);
     stream.synchronize();
   }
@@ -82,7 +81,6 @@ struct Experts {
     stride = each[0].linear.data_bytes(), scale_stride = each[0].scales.size();
     data = DeviceBuffer<std::byte>(stride * each.size(), "experts");
     scales = DeviceBuffer<float>(std::max<std::size_t>(scale_stride * each.size(), 1), "scales");
-    wait_for_clearing();
     for (std::size_t e = 0; e < each.size(); ++e) {
       stream.copy(data.data() + e * stride, each[e].data.data(), stride);
       stream.copy(scales.data() + e * scale_stride, each[e].device_scales.data(), scale_stride * sizeof(float));

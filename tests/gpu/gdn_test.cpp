@@ -115,7 +115,6 @@ class Rig {
     DeviceBuffer<bf16> conv_out(wide * shape.conv, "conv"), core(wide * shape.HV * shape.V, "core");
     DeviceBuffer<float> decay(wide * shape.HV, "decay"), beta(wide * shape.HV, "beta"), scales(wide * 2 * shape.HK, "scales");
     DeviceBuffer<unsigned> arrivals(pieces.size() * static_cast<std::size_t>(shape.HK), "arrivals");
-    test::wait_for_clearing();
     const GdnBuffers buffers{device_rows.data(), conv_out.data(), decay.data(), beta.data(), scales.data(), core.data(), arrivals.data()};
     const GdnWeightsView weights{device_conv.data(), device_a.data(), device_dt.data(), device_norm.data()};
     Result result;

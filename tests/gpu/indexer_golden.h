@@ -72,7 +72,6 @@ inline IndexedRows run_indexer(const GoldenFile& golden, int index) {
       scores(static_cast<std::size_t>(T) * static_cast<std::size_t>(s.max_blocks), "scores");
   DeviceBuffer<int> positions(static_cast<std::size_t>(T) * static_cast<std::size_t>(s.attended), "positions"),
       counts(static_cast<std::size_t>(T), "counts");
-  wait_for_clearing();
   StepRows r;
   r.T = T, r.B = 1, r.sequence = zero.data(), r.position = device_position.data(), r.save_slot = none.data();
   r.first_row = first_row.data(), r.start = zero.data(), r.slot = zero.data(), r.pages = device_page.data(), r.max_pages = num_pages;

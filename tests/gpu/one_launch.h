@@ -49,7 +49,6 @@ struct Step {
   template <class V>
   V* device(const std::vector<V>& values) {
     held.emplace_back(values.size() * sizeof(V), "an array of a step");
-    wait_for_clearing();
     stream.copy(held.back().data(), values.data(), values.size() * sizeof(V));
     stream.synchronize();
     return reinterpret_cast<V*>(held.back().data());
@@ -57,7 +56,6 @@ struct Step {
   template <class V>
   V* space(std::size_t count) {
     held.emplace_back(count * sizeof(V), "room");
-    wait_for_clearing();
     return reinterpret_cast<V*>(held.back().data());
   }
   bf16* random(std::size_t count) { return device(random_bf16(count, static_cast<unsigned>(held.size()))); }
