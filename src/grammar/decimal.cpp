@@ -174,8 +174,8 @@ int compare(const Decimal& a, const Decimal& b) {
 
 Pc emit_number(Builder& builder, const NumberRange& range, Pc next) {
   for (const auto& bound : {range.low, range.high})
-    if (bound && (bound->value.whole.size() > kMaxBoundDigits + 1 || bound->value.fraction.size() >= kMaxBoundDigits))
-      fail<GrammarError>("a bound of more than {} digits", kMaxBoundDigits);
+    if (bound && (bound->value.whole.size() > kMaxBoundDigits || bound->value.fraction.size() >= kMaxDigits))
+      fail<GrammarError>("a bound of more than {} digits before the point or {} behind it", kMaxBoundDigits, kMaxDigits - 1);
   NumberEmitter emitter(builder, range, next);
   std::vector<Pc> ways;
   if (const auto positive = magnitudes(range.low, range.high, false)) ways.push_back(emitter.emit(*positive));

@@ -13,11 +13,11 @@ struct Decimal {
   bool negative = false;
   std::string whole, fraction;
 
-  // `text` is a JSON number. Throws GrammarError for one of more than kMaxBoundDigits digits.
+  // `text` is a JSON number. Throws GrammarError for an exponent beyond 400.
   static Decimal parse(std::string_view text);
   bool is_zero() const { return whole.empty() && fraction.empty(); }
 };
-inline constexpr std::size_t kMaxBoundDigits = 18;  // before the point, and after it
+inline constexpr std::size_t kMaxBoundDigits = 20;  // of a bound, before the point
 int compare(const Decimal& a, const Decimal& b);    // below, equal to or above zero
 
 struct Bound {

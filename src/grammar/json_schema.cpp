@@ -152,10 +152,11 @@ std::vector<const Json*> SchemaCompiler::alternatives(const Json& schema, const 
       fail<GrammarError>("{}.{}: at most {} alternatives, got {}", path, keyword, kMaxAlternatives, list->size());
     Json rest = schema;
     rest.erase(keyword);
-    const Json& beside = document_.both(rest, Json::object(), path);
+    const bool alone = is_plain(rest) && !has(rest, "type");
+    const Json& beside = document_.keep(std::move(rest));
     for (std::size_t i = 0; i < list->size(); ++i) {
       const std::string way_path = fmt::format("{}.{}[{}]", path, keyword, i);
-      const Json& way = document_.both(is_plain(beside) && !has(beside, "type") ? Json::object() : beside, (*list)[i], way_path);
+      const Json& way = alone ? document_.flat((*list)[i], way_path) : document_.both(beside, (*list)[i], way_path);
       if (way != false) ways.push_back(&way);
     }
     if (keyword == std::string_view("oneOf")) check_disjoint(ways, path);
@@ -314,7 +315,7 @@ Pc SchemaCompiler::number(const Json& schema, const std::string& path, bool whol
     return emit_number(*builder_, range, next);
   }
   // A power of ten below 1 bounds the digits behind the point.
-  if (!whole && step.whole.empty() && step.fraction.size() < kMaxBoundDigits &&
+  if (!whole && step.whole.empty() && step.fraction.size() < kMaxDigits &&
       step.fraction.find_first_not_of('0') == step.fraction.size() - 1 && step.fraction.back() == '1') {
     range.fraction_digits = static_cast<int>(step.fraction.size());
     return emit_number(*builder_, range, next);

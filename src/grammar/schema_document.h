@@ -42,6 +42,7 @@ class SchemaDocument {
   // Of a schema and others that must hold with it.
   const Json& both(const Json& a, const Json& b, const std::string& path);
 
+  const Json& keep(Json schema);  // as long as this lives
   void pay(std::size_t steps);
 
  private:
@@ -49,7 +50,6 @@ class SchemaDocument {
   const Json& resolve(const std::string& reference, const std::string& path);
   Json merge(const Json& a, const Json& b, const std::string& path);
   void merge_objects(Json& into, const Json& a, const Json& b);
-  const Json& keep(Json schema);
   std::size_t size_of(const Json& value, int depth = 0) const;
 
   const Json* root_;
