@@ -1,6 +1,9 @@
 // Regular expressions, choices and JSON schemas as grammars: what they read, what they refuse, and within which bounds.
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "grammar/json_schema.h"
@@ -408,6 +411,35 @@ TEST(grammar_schema, limits_are_named) {
   Json huge;
   for (int i = 0; i < 200; ++i) huge["properties"][fmt::format("p{}", i)] = {{"enum", {std::string(4000, 'a') + std::to_string(i)}}};
   EXPECT_NE(refusal([&] { return compile_json_schema(huge); }).find("instructions"), std::string::npos);
+}
+
+// The document lists every keyword once, as what it is.
+TEST(grammar_schema, document_lists_the_keywords) {
+  std::ifstream file(std::string(TETRAD_MODELS) + "/../docs/structured-output.md");
+  std::map<std::string, KeywordUse> documented;
+  bool in_table = false;
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("## ")) in_table = line == "## JSON schema";
+    const std::size_t end = line.find(" | ");
+    if (!in_table || !line.starts_with("| `") || end == std::string::npos) continue;
+    const std::string_view says = std::string_view(line).substr(end + 3);
+    const KeywordUse use = says.starts_with("supported")     ? KeywordUse::kSupported
+                           : says.starts_with("annotations") ? KeywordUse::kAnnotation
+                                                             : KeywordUse::kRefused;
+    for (std::size_t at = line.find('`'); at < end;) {
+      const std::size_t close = line.find('`', at + 1);
+      EXPECT_TRUE(documented.emplace(line.substr(at + 1, close - at - 1), use).second) << line;
+      at = line.find('`', close + 1);
+    }
+  }
+  EXPECT_EQ(documented.erase("x-..."), 1u);
+  for (const Keyword& keyword : schema_keywords()) {
+    const auto found = documented.find(std::string(keyword.name));
+    ASSERT_NE(found, documented.end()) << keyword.name;
+    EXPECT_EQ(found->second, keyword.use) << keyword.name;
+    documented.erase(found);
+  }
+  EXPECT_TRUE(documented.empty()) << documented.begin()->first;
 }
 
 TEST(grammar_matcher, hopeless_ambiguity_fails_and_does_not_hang) {
