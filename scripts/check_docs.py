@@ -15,7 +15,7 @@ LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")
 FENCE = re.compile(r"^\s*```(\w*)\s*$")
 HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*$")
-TREE_PATH = re.compile(r"^(src|tests|docs|scripts|cmake|models|bench)/[\w./-]*$")
+TREE_PATH = re.compile(r"^(src|tests|docs|scripts|cmake|models|bench|deploy)/[\w./-]*$")
 ASSIGNMENT = re.compile(r"^[A-Za-z_]\w*=")
 PLAIN_COMMANDS = {"cat", "cd", "cmp", "cp", "diff", "git", "head", "ls", "mkdir", "python3", "rm", "sed", "tail", "truncate"}
 
