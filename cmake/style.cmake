@@ -19,8 +19,11 @@ tetrad_style_test(kernels_doc ${Python3_EXECUTABLE} ${scripts}/make_kernels_doc.
 tetrad_style_test(kernels_doc_can_fail ${Python3_EXECUTABLE} ${scripts}/make_kernels_doc.py --self-test)
 
 # Generated files; scripts/generate writes them. Against an empty folder each check must fail.
-foreach(maker board)
+foreach(maker board cli_docs)
   set(arguments)
+  if(NOT maker STREQUAL "board")
+    set(arguments --tetrad $<TARGET_FILE:tetrad>)
+  endif()
   tetrad_style_test(${maker} ${Python3_EXECUTABLE} ${scripts}/make_${maker}.py --check ${arguments})
   tetrad_style_test(${maker}_can_fail ${Python3_EXECUTABLE} ${scripts}/make_${maker}.py --check ${arguments} --root ${CMAKE_BINARY_DIR}/style)
   set_tests_properties(style.${maker}_can_fail PROPERTIES PASS_REGULAR_EXPRESSION "is not up to date")

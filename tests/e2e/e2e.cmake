@@ -24,6 +24,8 @@ if(EXISTS ${CMAKE_SOURCE_DIR}/src/cli/run.cpp)
     endif()
     add_test(NAME ${TETRAD_TEST_PREFIX}e2e.deploy
              COMMAND ${TETRAD_PYTHON_WITH_YAML} ${CMAKE_SOURCE_DIR}/tests/e2e/deploy.py $<TARGET_FILE:tetrad>)
-    set_tests_properties(${TETRAD_TEST_PREFIX}e2e.deploy PROPERTIES LABELS e2e TIMEOUT 300)
+    add_test(NAME ${TETRAD_TEST_PREFIX}e2e.install
+             COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/e2e/install.py ${CMAKE_COMMAND} ${CMAKE_BINARY_DIR})
+    set_tests_properties(${TETRAD_TEST_PREFIX}e2e.deploy ${TETRAD_TEST_PREFIX}e2e.install PROPERTIES LABELS e2e TIMEOUT 300)
   endif()
 endif()
