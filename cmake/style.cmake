@@ -18,8 +18,11 @@ endforeach()
 tetrad_style_test(kernels_doc ${Python3_EXECUTABLE} ${scripts}/make_kernels_doc.py --check)
 tetrad_style_test(kernels_doc_can_fail ${Python3_EXECUTABLE} ${scripts}/make_kernels_doc.py --self-test)
 
+tetrad_style_test(errors_doc ${Python3_EXECUTABLE} ${scripts}/check_errors_doc.py)
+tetrad_style_test(errors_doc_can_fail ${Python3_EXECUTABLE} ${scripts}/check_errors_doc.py --self-test)
+
 # Generated files; scripts/generate writes them. Against an empty folder each check must fail.
-foreach(maker board cli_docs)
+foreach(maker board cli_docs metrics_doc)
   set(arguments)
   if(NOT maker STREQUAL "board")
     set(arguments --tetrad $<TARGET_FILE:tetrad>)
