@@ -32,7 +32,7 @@ std::vector<std::string> sorted_names(const std::set<CLI::Option*>& options) {
   return names;
 }
 
-Json describe(const CLI::Option& option) {
+Json option_json(const CLI::Option& option) {
   Json json;
   json["names"] = names_of(option);
   json["value"] = option.get_items_expected_max() == 0 ? "" : option.get_type_name();
@@ -46,24 +46,24 @@ Json describe(const CLI::Option& option) {
   return json;
 }
 
-Json describe(const CLI::App& command) {
+Json command_json(const CLI::App& command) {
   Json json;
   json["name"] = command.get_name();
   json["description"] = command.get_description();
   json["footer"] = command.get_footer();
   json["options"] = Json::array();
   for (const CLI::Option* option : command.get_options())
-    if (!option->get_group().empty()) json["options"].push_back(describe(*option));
+    if (!option->get_group().empty()) json["options"].push_back(option_json(*option));
   json["commands"] = Json::array();
   for (const CLI::App* below : command.get_subcommands([](const CLI::App* app) { return !app->get_group().empty(); }))
-    json["commands"].push_back(describe(*below));
+    json["commands"].push_back(command_json(*below));
   return json;
 }
 
 }  // namespace
 
 void add_reference(CLI::App& app, int&) {
-  app.callback([&app] { fmt::print("{}\n", describe(*app.get_parent()).dump(1)); });
+  app.callback([&app] { fmt::print("{}\n", command_json(*app.get_parent()).dump(1)); });
 }
 
 }  // namespace tetrad::cli
