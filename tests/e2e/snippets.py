@@ -38,7 +38,7 @@ def curl_commands(snippet):
 
 
 def run(words, where):
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, f"{where}: {done.stderr or done.stdout}"
     return done.stdout
 
