@@ -27,7 +27,7 @@ if(EXISTS ${CMAKE_SOURCE_DIR}/src/cli/run.cpp)
              COMMAND ${TETRAD_PYTHON_WITH_YAML} ${CMAKE_SOURCE_DIR}/tests/e2e/deploy.py $<TARGET_FILE:tetrad>)
     add_test(NAME ${TETRAD_TEST_PREFIX}e2e.install
              COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/e2e/install.py ${CMAKE_COMMAND} ${CMAKE_BINARY_DIR})
-    # Skipped, and shown as such, where no Python has the SDKs.
+    # Skipped, and shown as such, where no Python has the SDKs; the suites of clients install them.
     foreach(language curl python)
       add_test(NAME ${TETRAD_TEST_PREFIX}e2e.snippets_${language}
                COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/e2e/snippets.py $<TARGET_FILE:tetrad> ${language})
@@ -35,5 +35,6 @@ if(EXISTS ${CMAKE_SOURCE_DIR}/src/cli/run.cpp)
     foreach(name deploy install snippets_curl snippets_python)
       set_tests_properties(${TETRAD_TEST_PREFIX}e2e.${name} PROPERTIES LABELS e2e TIMEOUT 600 SKIP_RETURN_CODE 77)
     endforeach()
+    set_tests_properties(${TETRAD_TEST_PREFIX}e2e.snippets_python PROPERTIES FIXTURES_REQUIRED client_packages)
   endif()
 endif()
