@@ -122,7 +122,8 @@ def check_metrics(text, where, known):
 
 
 def check_labels(text, where, known):
-    """Labels that rules select or group by are there."""
+    """Labels that rules select or group by are there; brackets are closed."""
+    assert all(text.count(left) == text.count(right) for left, right in ("()", "{}", "[]")), where
     used = set(re.findall(r"[{,]\s*(\w+)[=!]~?\"", text)) | {label.strip() for by in re.findall(r"\bby ?\(([^)]*)\)", text) for label in by.split(",")}
     there = {"job", "instance", "le", "alertname"} | {label for _, _, labels in known.values() for label in labels}
     assert used <= there, f"{where}: no series has the labels {used - there}"
@@ -267,6 +268,7 @@ def test_against_a_server():
     rules = documents(read("prometheus/alerts.yaml"))[0]["groups"][0]["rules"]
     for text, where in ((expressions, "grafana"), ("\n".join(rule["expr"] for rule in rules), "alerts")):
         check_labels(text, where, known)
+        must_fail(check_labels, text + ")", where, known)
         must_fail(check_labels, text + 'sum by (colour) (x{shade="y"})', where, known)
     must_fail(check_metrics, "vllm:num_requests_swapped", "planted", known)
     must_fail(check_metrics, "vllm:time_to_first_token_seconds", "planted", known)
