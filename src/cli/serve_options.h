@@ -31,6 +31,8 @@ struct ServeOptions {
   int default_max_tokens = 0;
   std::string reasoning_fields = "both", system_policy = "merge";
   bool strict_fields = false;
+  int reasoning_budget = kNoThinkingBudget;
+  std::string reasoning_budget_message{kThinkingSpent};
 };
 void add_serve_options(CLI::App& app, ServeOptions& options);
 

@@ -238,7 +238,10 @@ ChatRequest parse(std::string_view body, const RequestContext& context, bool onl
   std::string named;
   const ToolChoice choice = read_tool_choice(fields, named, request);
   ThinkingWish wish = read_thinking(fields, request, max_tokens.has_value());
-  request.variables["add_generation_prompt"] = true;
+  // A last message of the assistant is the beginning of the answer.
+  const Json& last = request.variables["messages"].back();
+  request.continues_last = last["role"] == "assistant" && !last.contains("tool_calls");
+  request.variables["add_generation_prompt"] = !request.continues_last;
   apply_tools_and_thinking(request, std::move(offered), std::move(template_tools), choice, named, "tool_choice", std::move(wish));
   const std::vector<std::string> unknown = unknown_fields(fields, context);
   request.unknown_fields.insert(request.unknown_fields.begin(), unknown.begin(), unknown.end());

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "server/chat_request.h"
+#include "server/request_json.h"
 
 namespace tetrad {
 
@@ -22,12 +23,22 @@ struct ThinkingWish {
   void set_effort(const std::string& effort, const std::string& path);
 };
 
+// What clients call thinking and reasoning, from the least specific to the most: `thinking`, `reasoning`, budgets, reasoning_effort,
+// enable_thinking, chat_template_kwargs. Budgets, the form of the output and other variables of the template go into the request.
+ThinkingWish read_thinking(RequestFields& fields, ChatRequest& request);
+
+// OpenAI's tool_choice: auto, none, required, or a function, whose name goes to `named`.
+ToolChoice read_tool_choice(RequestFields& fields, std::string& named);
+
 // Adds one offered function: `schema` may be null. Refuses names that are malformed or offered already.
 void offer_tool(ToolSet& tools, const std::string& name, const nlohmann::ordered_json* schema, const std::string& name_path,
                 const std::string& schema_path);
 
+// Refuses, under the name of the field that asks for it, to continue a last message that is not the assistant's or ends in calls.
+void check_continuation(const nlohmann::ordered_json& messages, std::string_view field);
+
 // Puts tools (the template's list), the choice and the wish into the request. `offered` are all tools of the request. Refuses choices that
-// cannot be: a forced call without tools, of a function not offered, or with thinking turned on expressly.
+// cannot be: a forced call without tools, of a function not offered, with thinking turned on expressly, or in the middle of a message.
 void apply_tools_and_thinking(ChatRequest& request, ToolSet offered, nlohmann::ordered_json tools, ToolChoice choice,
                               const std::string& named, const std::string& choice_path, ThinkingWish wish);
 

@@ -75,16 +75,30 @@ TEST(completion_request, fields) {
   EXPECT_TRUE(r.delivery.stream);
   EXPECT_EQ(r.unknown_fields, (std::vector<std::string>{"x"}));
   EXPECT_TRUE(completion("\"a\"", R"(, "echo": true)").echo);
-  EXPECT_EQ(refused("\"a\"", R"(, "echo": true, "logprobs": 1)"), "echo");
   EXPECT_EQ(refused("\"a\"", R"(, "suffix": "s")"), "suffix");
   EXPECT_EQ(refused("\"a\"", R"(, "best_of": 3)"), "best_of");
   EXPECT_EQ(refused("\"a\"", R"(, "logprobs": 21)"), "logprobs");
   EXPECT_EQ(refused("\"a\"", R"(, "logprobs": true)"), "logprobs");
-  EXPECT_EQ(refused("\"a\"", R"(, "max_tokens": 0)"), "max_tokens");
+  EXPECT_EQ(refused("\"a\"", R"(, "max_tokens": -1)"), "max_tokens");
   EXPECT_EQ(refused("\"a\"", R"(, "response_format": {"type": "json_object"})"), "response_format");
-  RequestContext able = context();
-  able.prompt_logprobs = true;
-  EXPECT_TRUE(parse_completion_request(R"({"prompt": [1], "echo": true, "logprobs": 1})", able).echo);
+}
+
+TEST(completion_request, scores_of_prompts) {
+  const auto of = [](const std::string& fields) { return completion("[1]", fields); };
+  EXPECT_EQ(of(R"(, "echo": true)").engine.generation.prompt_logprobs, -1);
+  EXPECT_EQ(of(R"(, "logprobs": 1)").engine.generation.prompt_logprobs, -1);
+  const CompletionRequest echo = of(R"(, "echo": true, "logprobs": 1, "max_tokens": 1)");
+  EXPECT_EQ(echo.engine.generation.prompt_logprobs, 1);
+  EXPECT_FALSE(echo.prompt_logprobs);
+  EXPECT_FALSE(echo.engine.generation.prompt_only);
+  const CompletionRequest both = of(R"(, "echo": true, "logprobs": 1, "prompt_logprobs": 4, "max_tokens": 0)");
+  EXPECT_EQ(both.engine.generation.prompt_logprobs, 4);
+  EXPECT_EQ(both.prompt_logprobs, 4);
+  EXPECT_TRUE(both.engine.generation.prompt_only);
+  EXPECT_TRUE(of(R"(, "max_tokens": 0)").engine.generation.prompt_only);
+  EXPECT_EQ(of(R"(, "echo": true, "logprobs": 5, "prompt_logprobs": 0, "stream": false)").engine.generation.prompt_logprobs, 5);
+  EXPECT_TRUE(of(R"(, "echo": true, "logprobs": 5, "stream": true)").delivery.stream);
+  EXPECT_EQ(refused("[1]", R"(, "prompt_logprobs": 5, "stream": true)"), "prompt_logprobs");
 }
 
 ChatRequest anthropic(const std::string& fields, const std::string& messages = R"([{"role": "user", "content": "q"}])") {
@@ -110,6 +124,15 @@ TEST(anthropic_request, fields) {
   EXPECT_EQ(anthropic_refused(R"(, "stop_sequences": "a")"), "stop_sequences");
   EXPECT_EQ(anthropic_refused(R"(, "max_tokens": 5)"), "");  // given twice
   EXPECT_EQ(anthropic_refused(R"(, "mcp_servers": [{}])"), "mcp_servers");
+}
+
+TEST(anthropic_request, a_last_message_of_the_assistant_is_continued) {
+  const auto of = [](const std::string& last) { return anthropic("", R"([{"role": "user", "content": "q"}, )" + last + "]"); };
+  const ChatRequest r = of(R"({"role": "assistant", "content": "The answer is"})");
+  EXPECT_TRUE(r.continues_last);
+  EXPECT_EQ(r.variables["add_generation_prompt"], false);
+  EXPECT_FALSE(of(R"({"role": "user", "content": "q"})").continues_last);
+  EXPECT_FALSE(of(R"({"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "f", "input": {}}]})").continues_last);
 }
 
 TEST(anthropic_request, blocks_become_messages) {

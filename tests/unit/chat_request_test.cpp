@@ -162,13 +162,49 @@ TEST(chat_request, delivery) {
   EXPECT_EQ(param(refusal(R"("cache_salt": 5)")), "cache_salt");
 }
 
+TEST(chat_request, prompts_may_be_scored_and_need_no_answer_then) {
+  EXPECT_EQ(parsed("").engine.generation.prompt_logprobs, -1);
+  const GenerationRequest scored = parsed(R"("prompt_logprobs": 3, "max_tokens": 0)").engine.generation;
+  EXPECT_EQ(scored.prompt_logprobs, 3);
+  EXPECT_EQ(scored.max_tokens, 0);
+  EXPECT_TRUE(scored.prompt_only);
+  EXPECT_FALSE(parsed(R"("prompt_logprobs": 0)").engine.generation.prompt_only);
+  for (const char* value : {"-1", "21", "true", "1.5"})
+    EXPECT_EQ(param(refusal(fmt::format(R"("prompt_logprobs": {})", value))), "prompt_logprobs");
+  EXPECT_EQ(param(refusal(R"("prompt_logprobs": 1, "stream": true)")), "prompt_logprobs");
+}
+
+TEST(chat_request, budgets_of_thinking_have_several_names) {
+  EXPECT_FALSE(parsed("").thinking_budget);
+  for (const char* fields :
+       {R"("thinking_token_budget": 7)", R"("thinking_budget": 7)", R"("reasoning": {"max_tokens": 7})",
+        R"("thinking": {"type": "enabled", "budget_tokens": 7})", R"("thinking_budget": 9, "thinking_token_budget": 7)"})
+    EXPECT_EQ(parsed(fields).thinking_budget, 7) << fields;
+  EXPECT_EQ(parsed(R"("thinking_token_budget": 0)").thinking_budget, 0);
+  EXPECT_EQ(parsed(R"("thinking_token_budget": -1)").thinking_budget, kNoThinkingBudget);
+  EXPECT_EQ(parsed(R"("thinking_token_budget": 1e300)").thinking_budget, 2147483647);
+  EXPECT_EQ(param(refusal(R"("thinking_token_budget": -2)")), "thinking_token_budget");
+  EXPECT_EQ(param(refusal(R"("reasoning": {"max_tokens": "9"})")), "reasoning.max_tokens");
+}
+
+TEST(chat_request, shortest_answers_and_ids) {
+  EXPECT_EQ(parsed(R"("min_tokens": 5)").engine.generation.min_tokens, 5);
+  EXPECT_EQ(parsed(R"("min_tokens": 5, "max_tokens": 5)").engine.generation.min_tokens, 5);
+  for (const char* fields : {R"("min_tokens": 6, "max_tokens": 5)", R"("min_tokens": -1)", R"("min_tokens": 1e300)",
+                             R"("min_tokens": 1, "max_tokens": 0, "prompt_logprobs": 1)"})
+    EXPECT_EQ(param(refusal(fields)), "min_tokens") << fields;
+  EXPECT_EQ(parsed(R"("request_id": "a-1.b:c_")").request_id, "a-1.b:c_");
+  EXPECT_EQ(parsed(R"("rid": "x")").request_id, "x");
+  EXPECT_EQ(param(refusal(R"("request_id": "a b")")), "request_id");
+  EXPECT_TRUE(parsed(R"("return_token_ids": true)").delivery.token_ids);
+}
+
 TEST(chat_request, what_cannot_be_done_is_refused_by_name) {
   for (const char* field : {R"("use_beam_search": true)",
                             R"("best_of": 2)",
                             R"("suffix": "x")",
                             R"("echo": true)",
-                            R"("min_tokens": 5)",
-                            R"("prompt_logprobs": 1)",
+                            R"("timings_per_token": true)",
                             R"("structured_outputs": {"regex": "a"})",
                             R"("guided_json": {"type": "object"})",
                             R"("regex": "a")",
@@ -183,16 +219,12 @@ TEST(chat_request, what_cannot_be_done_is_refused_by_name) {
                             R"("web_search_options": {"a": 1})",
                             R"("prediction": {"a": 1})",
                             R"("chat_template": "x")",
-                            R"("continue_final_message": true)",
                             R"("documents": [1])",
-                            R"("thinking_token_budget": 64)",
-                            R"("thinking_token_budget": 0)",
                             R"("response_format": {"type": "json_object"})",
                             R"("response_format": {"type": "json_schema"})",
                             R"("bad_words": ["x"])",
                             R"("allowed_token_ids": [1])",
                             R"("priority": 1)",
-                            R"("return_token_ids": true)",
                             R"("stream_reasoning": false)"}) {
     const std::string name = std::string(field).substr(1, std::string(field).find('"', 1) - 1);
     EXPECT_EQ(param(refusal(field)), name) << refusal(field);
@@ -388,7 +420,6 @@ TEST(chat_request, thinking_and_effort) {
   EXPECT_EQ(param(refusal(R"("enable_thinking": "false")")), "enable_thinking");
   EXPECT_EQ(param(refusal(R"("chat_template_kwargs": {"messages": []})")), "chat_template_kwargs.messages");
   EXPECT_EQ(param(refusal(R"("chat_template_kwargs": [])")), "chat_template_kwargs");
-  EXPECT_EQ(param(refusal(R"("thinking": {"type": "enabled", "budget_tokens": 5})")), "thinking.budget_tokens");
 }
 
 TEST(chat_request, hostile_bodies) {
@@ -455,11 +486,20 @@ TEST(chat_request, the_prompt_says_where_the_answer_starts) {
 }
 
 TEST(api_error, contexts_that_are_too_small) {
-  EXPECT_NO_THROW(check_context(10, 6, 16));
-  EXPECT_NO_THROW(check_context(15, 0, 16));
+  const auto sized = [](int prompt, int max_tokens, bool prompt_only = false) {
+    EngineRequest request;
+    request.generation.prompt_ids.assign(static_cast<std::size_t>(prompt), 1);
+    request.generation.max_tokens = max_tokens;
+    request.generation.prompt_only = prompt_only;
+    return request;
+  };
+  EXPECT_NO_THROW(check_context(sized(10, 6), 16));
+  EXPECT_NO_THROW(check_context(sized(15, 0), 16));
+  EXPECT_NO_THROW(check_context(sized(16, 0, true), 16));
+  EXPECT_THROW(check_context(sized(17, 0, true), 16), RequestError);
   for (const auto& [prompt, max_tokens] : {std::pair(10, 7), {16, 0}, {5, 2147483647}}) {
     try {
-      check_context(prompt, max_tokens, 16);
+      check_context(sized(prompt, max_tokens), 16);
       ADD_FAILURE();
     } catch (const RequestError& error) {
       EXPECT_EQ(std::string(error.what()).find("This model's maximum context length is 16 tokens"), 0u);
