@@ -128,6 +128,15 @@ TEST(anthropic_request, fields) {
   EXPECT_EQ(anthropic_refused(R"(, "mcp_servers": [{}])"), "mcp_servers");
 }
 
+TEST(anthropic_request, a_last_message_of_the_assistant_is_continued) {
+  const auto of = [](const std::string& last) { return anthropic("", R"([{"role": "user", "content": "q"}, )" + last + "]"); };
+  const ChatRequest r = of(R"({"role": "assistant", "content": "The answer is"})");
+  EXPECT_TRUE(r.continues_last);
+  EXPECT_EQ(r.variables["add_generation_prompt"], false);
+  EXPECT_FALSE(of(R"({"role": "user", "content": "q"})").continues_last);
+  EXPECT_FALSE(of(R"({"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "f", "input": {}}]})").continues_last);
+}
+
 TEST(anthropic_request, blocks_become_messages) {
   const ChatRequest r = anthropic(
       R"(, "system": [{"type": "text", "text": "s1", "cache_control": {"type": "ephemeral"}}, {"type": "text", "text": "s2"}])", R"([
