@@ -86,6 +86,7 @@ class CompletionResponse : public ResponseBuilder {
 
   bool finished() const override { return prompts_left_ == 0 || failure_.has_value(); }
   bool enough() const override { return false; }
+  std::optional<ServerSentEvent> ping() override { return std::nullopt; }
   const ApiError* failure() const override { return failure_ ? &*failure_ : nullptr; }
 
  private:
