@@ -36,10 +36,13 @@ void ThinkingWish::set_effort(const std::string& wanted, const std::string& path
   refuse(path, "{}: expected none, minimal, low, medium, high, xhigh or max, got {}", path, described(Json(wanted)));
 }
 
-void offer_tool(ToolSet& tools, const std::string& name, const Json* schema, const std::string& name_path, const std::string& schema_path) {
+void offer_tool(ToolSet& tools, const std::string& name, const Json* schema, const std::string& name_path, const std::string& schema_path,
+                bool strict) {
   check_function_name(name, name_path);
   if (tools.find(name) != nullptr) refuse(name_path, "{}: {} is offered already", name_path, Json(name).dump());
-  tools.add(OfferedTool::from_schema(name, schema == nullptr ? Json() : *schema, schema_path));
+  OfferedTool tool = OfferedTool::from_schema(name, schema == nullptr ? Json() : *schema, schema_path);
+  tool.strict = strict;
+  tools.add(std::move(tool));
 }
 
 ToolChoice read_tool_choice(RequestFields& fields, std::string& named) {
@@ -119,16 +122,11 @@ void apply_tools_and_thinking(ChatRequest& request, ToolSet offered, Json tools,
     refuse(choice_path, "{}: the function {} is not among the tools", choice_path, described(Json(named)));
   if (forced && request.continues_last)
     refuse(choice_path, "{}: a required call begins a message of its own, and this request continues one", choice_path);
-  if (forced) {
-    // The head of the call is written for the model, which leaves no place for reasoning before it.
-    if (wish.enabled == true && wish.expressly)
-      refuse(choice_path, "{}: a required call cannot be combined with thinking: turn thinking off or leave the choice to the model",
-             choice_path);
-    wish.enabled = false;
-    request.answer_prefix = choice == ToolChoice::kNamed ? fmt::format("<tool_call>\n<function={}>\n", named) : "<tool_call>\n<function=";
-  }
   request.tool_choice = choice;
-  if (choice == ToolChoice::kNamed) request.max_tool_calls = 1;
+  if (choice == ToolChoice::kNamed) {
+    request.max_tool_calls = 1;
+    request.named_tool = named;
+  }
   // Tools that must not be called are not shown to the model either.
   if (choice != ToolChoice::kNone && !offered.empty()) {
     request.variables["tools"] = std::move(tools);

@@ -1,6 +1,8 @@
 #include "server/chat_prompt.h"
 
+#include <algorithm>
 #include <string_view>
+#include <utility>
 
 namespace tetrad {
 namespace {
@@ -40,9 +42,8 @@ ChatPrompt chat_prompt(const Service& service, const ChatRequest& chat) {
     prompt.in_reasoning = message_thinks(prompt.text);
   } else {
     prompt.text = service.chat_template->render(chat.variables);
-    prompt.in_reasoning = prompt_opens_reasoning(prompt.text) && chat.answer_prefix.empty();
+    prompt.in_reasoning = prompt_opens_reasoning(prompt.text);
   }
-  prompt.text += chat.answer_prefix;
   prompt.ids = service.encode(prompt.text);
   return prompt;
 }
@@ -58,6 +59,24 @@ std::shared_ptr<const TokenConstraint> thinking_budget(const Service& service, c
                                                                   .inside = in_reasoning,
                                                                   .budget = budget,
                                                                   .end_phrase = service.thinking->end_phrase});
+}
+
+std::shared_ptr<const TokenConstraint> answer_constraint(const Service& service, const ChatRequest& chat, bool in_reasoning) {
+  const bool named = chat.tool_choice == ToolChoice::kNamed;
+  std::vector<BoundTool> tools;
+  for (const OfferedTool& tool : chat.tools.tools())
+    if (!named || tool.name == chat.named_tool) tools.push_back({tool.name, tool.schema, tool.strict, tool.path});
+  CallRule rule = CallRule::kFree;
+  if (named || chat.tool_choice == ToolChoice::kRequired) rule = chat.max_tool_calls == 1 ? CallRule::kOne : CallRule::kSeveral;
+  auto constraint = service.grammars->constraint(chat.form, tools, rule);
+  if (constraint == nullptr || !in_reasoning) return constraint;
+  if (!service.thinking)
+    refuse("enable_thinking", "enable_thinking: not together with an answer in a given form: this model's tokenizer has no token for {}",
+           kEndThinkTag);
+  // Behind the tag comes what the template puts there, as in the phrase that ends a budget.
+  const std::vector<int>& phrase = service.thinking->end_phrase;
+  const auto end = std::find(phrase.begin(), phrase.end(), service.thinking->end_id);
+  return std::make_shared<AfterThinking>(std::move(constraint), service.thinking->end_id, std::vector<int>(end + 1, phrase.end()));
 }
 
 }  // namespace tetrad

@@ -26,11 +26,6 @@ void refuse_unsupported_chat_fields(RequestFields& fields) {
       {"mm_processor_kwargs", "only text is supported"},
   };
   for (const auto& [field, why] : kRefused) fields.refuse_field(field, why);
-  if (const Json* format = fields.object("response_format")) {
-    RequestFields format_fields(*format, "response_format");
-    const std::string type = format_fields.required_text("type");
-    if (type != "text") refuse("response_format", "response_format: only type text is supported, got {}", described(Json(type)));
-  }
   if (const Json* modalities = fields.list("modalities", 16); modalities != nullptr && *modalities != Json::array({"text"}))
     refuse("modalities", "modalities: only [\"text\"] is supported");
   if (fields.boolean("stream_reasoning") == false) refuse("stream_reasoning", "stream_reasoning: not supported: reasoning is streamed");
@@ -58,9 +53,10 @@ ToolSet read_chat_tools(RequestFields& fields, Json& template_tools) {
     RequestFields function_fields(*function, path + ".function");
     const std::string name = function_fields.required_text("name");
     function_fields.text("description");
-    for (RequestFields* where : {&tool, &function_fields}) where->refuse_field("strict", "arguments are not constrained to the schema");
+    const bool strict = function_fields.boolean("strict").value_or(tool.boolean("strict").value_or(false));
+    tool.accept_field("strict");
     const Json* schema = function_fields.object("parameters");
-    offer_tool(tools, name, schema, path + ".function.name", path + ".function.parameters");
+    offer_tool(tools, name, schema, path + ".function.name", path + ".function.parameters", strict);
   }
   template_tools = *given;
   return tools;
@@ -89,6 +85,7 @@ ChatRequest parse_chat_request(const Json& body, const RequestContext& context) 
   request.request_id = read_request_id(fields);
   refuse_unsupported_fields(fields);
   refuse_unsupported_chat_fields(fields);
+  request.form = read_output_form(fields);
   request.engine = read_engine_request(fields, context);
   request.asked_stop_ids = asked_stop_ids(request.engine, context);
   read_logprobs(fields, request.engine.generation.sampling);

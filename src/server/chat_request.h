@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/engine_events.h"
+#include "server/structured_output.h"
 #include "server/tool_set.h"
 
 namespace tetrad {
@@ -52,13 +53,12 @@ struct Delivery {
 struct ChatRequest {
   std::string model;                 // as the client wrote it; "" if it did not
   nlohmann::ordered_json variables;  // for ChatTemplate::render; the shape conversation_variables() yields, add_generation_prompt included
-  // Appended to the rendered prompt, before it is encoded: the head of a tool call that the request forces. AnswerParser is fed it first.
-  // Forced calls run with thinking off.
-  std::string answer_prefix;
-  EngineRequest engine;             // all but prompt_ids; max_tokens 0: what is left of the context
-  std::vector<int> asked_stop_ids;  // of engine's stop ids those that the client named: what stop_reason reports
-  ToolSet tools;                    // that the answer may call: empty with tool_choice none
+  OutputForm form;                   // of the answer's content
+  EngineRequest engine;              // all but prompt_ids; max_tokens 0: what is left of the context
+  std::vector<int> asked_stop_ids;   // of engine's stop ids those that the client named: what stop_reason reports
+  ToolSet tools;                     // that the answer may call: empty with tool_choice none
   ToolChoice tool_choice = ToolChoice::kAuto;
+  std::string named_tool;              // with ToolChoice::kNamed
   int max_tool_calls = 0;              // 0: any number; 1 with parallel_tool_calls false or a named function
   std::optional<int> thinking_budget;  // tokens; kNoThinkingBudget: none, whatever the server's default
   bool continues_last = false;         // the answer goes on where the last message, the assistant's, ends

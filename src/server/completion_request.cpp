@@ -68,8 +68,7 @@ CompletionRequest parse_completion_request(std::string_view body, const RequestC
   fields.refuse_field("thinking_token_budget", "thinking is known of a chat only");
   fields.refuse_field("return_prompt_text", "echo puts the prompt before the answer");
   fields.refuse_field("suffix", "answers follow the prompt, nothing is filled in before a suffix");
-  if (const Json* format = fields.object("response_format"); format != nullptr && *format != Json{{"type", "text"}})
-    refuse("response_format", "response_format: only type text is supported");
+  request.form = read_output_form(fields);
   request.engine = read_engine_request(fields, context, true);
   request.asked_stop_ids = asked_stop_ids(request.engine, context);
   GenerationRequest& generation = request.engine.generation;

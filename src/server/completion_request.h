@@ -20,6 +20,7 @@ struct CompletionRequest {
   std::vector<CompletionPrompt> prompts;  // at least one; choice c of prompt p has index p * n + c in the answer
   EngineRequest engine;                   // for each prompt: all but prompt_ids; sampling.logprobs as asked for
   std::vector<int> asked_stop_ids;        // of engine's stop ids those that the client named: what stop_reason reports
+  OutputForm form;                        // of the answers
   bool echo = false;                      // the prompt's text comes before the answer's; with logprobs, so do its log probabilities
   std::optional<int> prompt_logprobs;     // in a list of their own; the engine's number serves echo too
   Delivery delivery;

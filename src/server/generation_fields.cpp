@@ -173,7 +173,7 @@ Delivery read_delivery(RequestFields& fields) {
 }
 
 void refuse_unsupported_fields(RequestFields& fields) {
-  static constexpr std::string_view kConstrained = "answers cannot be constrained to a form";
+  static constexpr std::string_view kConstrained = "answers are bound to a form by response_format or structured_outputs";
   static constexpr std::string_view kTransfer = "there is no transfer of caches between servers";
   static constexpr std::pair<std::string_view, std::string_view> kRefused[] = {
       {"use_beam_search", "answers are sampled, there is no beam search"},
@@ -182,15 +182,6 @@ void refuse_unsupported_fields(RequestFields& fields) {
       {"allowed_token_ids", kConstrained},
       {"bad_words", kConstrained},
       {"logits_processors", "code of clients is not run"},
-      {"structured_outputs", kConstrained},
-      {"guided_json", kConstrained},
-      {"guided_regex", kConstrained},
-      {"guided_choice", kConstrained},
-      {"guided_grammar", kConstrained},
-      {"json_schema", kConstrained},
-      {"regex", kConstrained},
-      {"ebnf", kConstrained},
-      {"grammar", kConstrained},
       {"kv_transfer_params", kTransfer},
       {"ec_transfer_params", kTransfer},
       {"disaggregated_params", kTransfer},

@@ -71,6 +71,8 @@ Reply start_chat(const std::shared_ptr<const Service>& service, const ChatReques
   ChatPrompt prompt = chat_prompt(*service, chat);
   context.starts_in_reasoning = prompt.in_reasoning;
   engine.generation.prompt_ids = std::move(prompt.ids);
+  if (auto constraint = answer_constraint(*service, chat, prompt.in_reasoning); constraint != nullptr && !engine.generation.prompt_only)
+    engine.generation.constraints.push_back(std::move(constraint));
   if (const auto budget = thinking_budget(*service, chat, prompt.in_reasoning)) engine.generation.constraints.push_back(budget);
   if (chat.delivery.token_ids) context.prompt_ids = [ids = engine.generation.prompt_ids](int) { return ids; };
   if (chat.returns_prompt_text) context.prompt_text = [text = std::move(prompt.text)](int) { return text; };
@@ -135,8 +137,10 @@ Reply completions(const std::shared_ptr<const Service>& service, const HttpReque
   const int context_tokens = service->context_tokens;
   auto texts = std::make_shared<std::vector<std::string>>();     // of the prompts, for echo
   auto ids = std::make_shared<std::vector<std::vector<int>>>();  // of the prompts, for return_token_ids and log probabilities
+  const auto constraint = service->grammars->constraint(completion.form, {}, CallRule::kFree);
   for (const CompletionPrompt& prompt : completion.prompts) {
     EngineRequest engine = completion.engine;
+    if (constraint != nullptr && !engine.generation.prompt_only) engine.generation.constraints.push_back(constraint);
     engine.generation.max_length = context_tokens;
     const auto* text = std::get_if<std::string>(&prompt);
     engine.generation.prompt_ids = text != nullptr ? service->encode(*text) : std::get<std::vector<int>>(prompt);

@@ -79,8 +79,7 @@ Json StopFinder::stop_reason(FinishReason reason) const {
 ChatChoice::ChatChoice(const ChatRequest& request, const ToolSet& tools, const ResponseContext& context)
     : reasoning_(request.reasoning),
       parser_({context.starts_in_reasoning, &tools, request.max_tool_calls, context.make_id}),
-      stops_(request.engine.generation, request.asked_stop_ids, context.token_bytes),
-      first_(parser_.feed(request.answer_prefix)) {}
+      stops_(request.engine.generation, request.asked_stop_ids, context.token_bytes) {}
 
 std::vector<AnswerEvent> ChatChoice::feed(const TokenEvent& event) {
   if (parser_.in_reasoning()) ++reasoning_tokens_;
@@ -98,10 +97,6 @@ std::vector<AnswerEvent> ChatChoice::finish(const ChoiceFinishedEvent& event) {
 }
 
 std::vector<AnswerEvent> ChatChoice::shaped(std::vector<AnswerEvent> events, bool last) {
-  if (!first_.empty()) {
-    events.insert(events.begin(), std::make_move_iterator(first_.begin()), std::make_move_iterator(first_.end()));
-    first_.clear();
-  }
   if (reasoning_ == ReasoningOutput::kSeparate) return events;
   std::vector<AnswerEvent> kept;
   for (AnswerEvent& event : events) {

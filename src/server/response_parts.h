@@ -72,8 +72,7 @@ class ChatChoice {
   ReasoningOutput reasoning_;
   AnswerParser parser_;
   StopFinder stops_;
-  std::vector<AnswerEvent> first_;  // what the answer's prefix already said
-  bool inside_tags_ = false;        // kInline: the opening tag is written, the closing one is not
+  bool inside_tags_ = false;  // kInline: the opening tag is written, the closing one is not
   bool finished_ = false;
   int reasoning_tokens_ = 0;
   FinishReason reason_ = FinishReason::kStop;

@@ -61,7 +61,7 @@ void read_include(RequestFields& fields, SamplingParams& sampling) {
 }
 
 // The form of the text; the form itself for the response.
-Json read_text(RequestFields& fields) {
+Json read_text(RequestFields& fields, OutputForm& output) {
   Json form = {{"type", "text"}};
   const Json* text = fields.object("text");
   if (text == nullptr) return form;
@@ -69,9 +69,8 @@ Json read_text(RequestFields& fields) {
   if (const auto verbosity = text_fields.text("verbosity"); verbosity && *verbosity != "medium")
     refuse("text.verbosity", "text.verbosity: only medium is supported: the model knows no others");
   if (const Json* format = text_fields.object("format")) {
-    RequestFields format_fields(*format, "text.format");
-    const std::string type = format_fields.required_text("type");
-    if (type != "text") refuse("text.format", "text.format: only type text is supported, got {}", described(Json(type)));
+    output = read_format_object(*format, "text.format");
+    form = *format;
   }
   return form;
 }
@@ -105,9 +104,9 @@ class ToolReader {
   Json shown = Json::array();
 
  private:
-  void offer(RequestFields& tool, const std::string& path, const std::string& name_space, bool custom, const Json* schema) {
+  void offer(RequestFields& tool, const std::string& path, const std::string& name_space, bool custom, const Json* schema, bool strict) {
     const std::string name = tool.required_text("name"), joined = joined_tool_name(name_space, name);
-    offer_tool(offered, joined, schema, path + ".name", path + ".parameters");
+    offer_tool(offered, joined, schema, path + ".name", path + ".parameters", strict);
     if (custom || !name_space.empty()) request_.tools[joined] = {name, name_space, custom};
     Json function = {{"name", joined}};
     if (const auto description = tool.text("description")) function["description"] = *description;
@@ -116,8 +115,7 @@ class ToolReader {
   }
 
   void add_function(RequestFields& tool, const std::string& path, const std::string& name_space) {
-    tool.refuse_field("strict", "arguments are not constrained to the schema");
-    offer(tool, path, name_space, false, tool.object("parameters"));
+    offer(tool, path, name_space, false, tool.object("parameters"), tool.boolean("strict").value_or(false));
   }
 
   void add_custom(RequestFields& tool, const std::string& path, const std::string& name_space) {
@@ -125,7 +123,7 @@ class ToolReader {
         {"type", "object"}, {"properties", {{std::string(kCustomInput), {{"type", "string"}}}}}, {"required", Json::array({kCustomInput})}};
     const Json* format = tool.object("format");
     if (format != nullptr && format->value("type", "text") != "text") request_.chat.unknown_fields.emplace_back("tools[].format");
-    offer(tool, path, name_space, true, &schema);
+    offer(tool, path, name_space, true, &schema, false);
   }
 
   void add_namespace(RequestFields& tool, const std::string& path) {
@@ -189,7 +187,8 @@ ResponsesRequest parse_responses_request(std::string_view body, const RequestCon
   chat.asked_stop_ids = asked_stop_ids(chat.engine, context);
   read_include(fields, chat.engine.generation.sampling);
   chat.delivery = read_delivery(fields);
-  Json form = read_text(fields);
+  chat.form = read_output_form(fields);
+  Json form = read_text(fields, chat.form);
 
   ConversationBuilder conversation;
   if (auto instructions = fields.text("instructions"); instructions && !instructions->empty())

@@ -50,7 +50,8 @@ struct Service {
   std::size_t max_prompt_bytes = 0;            // more text than that cannot fit the context, whatever it says; 0: unknown
   nlohmann::ordered_json tokenizer_info = {};  // what GET /tokenizer_info answers
   const Tokenizer* tokenizer = nullptr;
-  std::optional<ThinkingTokens> thinking = {};  // nothing: the tokenizer has no tags for it
+  std::shared_ptr<OutputGrammars> grammars = {};  // set wherever requests are served
+  std::optional<ThinkingTokens> thinking = {};    // nothing: the tokenizer has no tags for it
   const ChatTemplate* chat_template = nullptr;
   EngineLoop* engine = nullptr;
   ServerMetrics* metrics = nullptr;

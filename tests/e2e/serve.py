@@ -241,6 +241,35 @@ def test_responses():
         assert server.call("GET", "/v1/responses/" + first["id"])[0].status == 404
 
 
+def test_forms():
+    """A tiny model that knows no JSON: what ends on its own is valid, with thinking and without, whole and streamed."""
+    schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 99}, "kind": {"enum": ["sum", "other"]},
+                                               "why": {"type": "string", "maxLength": 12}}, "required": ["n", "kind"]}
+    tool = {"type": "function", "function": {"name": "save", "parameters": schema}}
+    with Server().ready() as server:
+        for thinking in (False, True):
+            ask = {"messages": QUESTION, "temperature": 0.7, "seed": 3, "max_tokens": 400, "enable_thinking": thinking,
+                   "thinking_token_budget": 20, "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}}
+            choice = server.call("POST", "/v1/chat/completions", ask)[1]["choices"][0]
+            answer = json.loads(choice["message"]["content"])
+            assert choice["finish_reason"] == "stop" and 0 <= answer["n"] <= 99 and answer["kind"] in ("sum", "other"), choice
+            assert len(answer.get("why", "")) <= 12, choice
+            with server.raw("/v1/chat/completions", {**ask, "stream": True}) as connection:
+                data = b""
+                while not data.endswith(b"\r\n0\r\n\r\n"):
+                    data += connection.recv(65536)
+            chunks = events_of(unchunked(data.partition(b"\r\n\r\n")[2]))
+            assert "".join(c["choices"][0]["delta"].get("content") or "" for c in chunks) == choice["message"]["content"], chunks
+            del ask["response_format"]
+            choice = server.call("POST", "/v1/chat/completions", {**ask, "tools": [tool], "tool_choice": "required",
+                                                                 "parallel_tool_calls": False})[1]["choices"][0]
+            assert choice["finish_reason"] == "tool_calls" and len(choice["message"]["tool_calls"]) == 1, choice
+            arguments = json.loads(choice["message"]["tool_calls"][0]["function"]["arguments"])
+            assert 0 <= arguments["n"] <= 99 and arguments["kind"] in ("sum", "other"), choice
+        response, body = server.call("POST", "/v1/chat/completions", {"messages": QUESTION, "guided_json": {"not": {}}})
+        assert response.status == 400 and body["error"]["param"] == "guided_json", body
+
+
 def test_refusals():
     with tempfile.NamedTemporaryFile("w") as keys:
         keys.write("# keys\nsecret-1\n")

@@ -28,6 +28,7 @@ ServerRig::ServerRig(ScriptedBackend::Script script, ServerRigOptions options, b
   service->tokenizer_info["eos_token"] = "<|im_end|>";
   service->tokenizer = &tokenizer();
   service->thinking = thinking_tokens(tokenizer(), service->settings.reasoning_budget_message);
+  service->grammars = std::make_shared<OutputGrammars>(tokenizer(), service->vocab_size);
   service->chat_template = &chat_template;
   service->engine = &*engine;
   service->metrics = &metrics;

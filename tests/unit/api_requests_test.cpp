@@ -80,7 +80,9 @@ TEST(completion_request, fields) {
   EXPECT_EQ(refused("\"a\"", R"(, "logprobs": 21)"), "logprobs");
   EXPECT_EQ(refused("\"a\"", R"(, "logprobs": true)"), "logprobs");
   EXPECT_EQ(refused("\"a\"", R"(, "max_tokens": -1)"), "max_tokens");
-  EXPECT_EQ(refused("\"a\"", R"(, "response_format": {"type": "json_object"})"), "response_format");
+  EXPECT_EQ(completion("\"a\"", R"(, "response_format": {"type": "json_object"})").form.kind, OutputForm::Kind::kJsonObject);
+  EXPECT_EQ(completion("\"a\"", R"(, "guided_regex": "x")").form.regex, "x");
+  EXPECT_EQ(refused("\"a\"", R"(, "grammar": "x")"), "grammar");
 }
 
 TEST(completion_request, scores_of_prompts) {
@@ -181,14 +183,13 @@ TEST(anthropic_request, tools_and_choices) {
       R"([{"type":"function","function":{"name":"f","description":"d","parameters":{"type":"object","properties":{"z":{"type":"integer"},"a":{}}}}}])");
   EXPECT_EQ(r.tools.find("f")->types_of("z"), kIntegerType);
   EXPECT_EQ(r.max_tool_calls, 1);
-  EXPECT_EQ(anthropic(tools + R"(, "tool_choice": {"type": "any"})").answer_prefix, "<tool_call>\n<function=");
-  EXPECT_EQ(anthropic(tools + R"(, "tool_choice": {"type": "tool", "name": "f"})").answer_prefix, "<tool_call>\n<function=f>\n");
+  EXPECT_EQ(anthropic(tools + R"(, "tool_choice": {"type": "any"})").tool_choice, ToolChoice::kRequired);
+  EXPECT_EQ(anthropic(tools + R"(, "tool_choice": {"type": "tool", "name": "f"})").named_tool, "f");
   EXPECT_TRUE(anthropic(tools + R"(, "tool_choice": {"type": "none"})").tools.empty());
   EXPECT_EQ(anthropic_refused(tools + R"(, "tool_choice": {"type": "tool", "name": "g"})"), "tool_choice");
   EXPECT_EQ(anthropic_refused(tools + R"(, "tool_choice": {"type": "required"})"), "tool_choice.type");
   EXPECT_EQ(anthropic_refused(tools + R"(, "tool_choice": "auto")"), "tool_choice");
-  EXPECT_EQ(anthropic_refused(tools + R"(, "tool_choice": {"type": "any"}, "thinking": {"type": "enabled", "budget_tokens": 2000})"),
-            "tool_choice");
+  EXPECT_EQ(anthropic(R"(, "tools": [{"name": "f", "strict": true}])").tools.find("f")->strict, true);
   EXPECT_EQ(anthropic_refused(R"(, "tools": [{"type": "bash_20250124", "name": "bash"}])"), "tools[0].type");
   EXPECT_EQ(anthropic_refused(R"(, "tools": [{"input_schema": {}}])"), "tools[0].name");
   EXPECT_EQ(anthropic_refused(R"(, "tools": [{"name": "f", "input_schema": 5}])"), "tools[0].input_schema");
@@ -217,7 +218,10 @@ TEST(anthropic_request, thinking) {
   EXPECT_EQ(anthropic_refused(R"(, "thinking": {"type": "enabled", "budget_tokens": 10000})"), "thinking.budget_tokens");
   EXPECT_EQ(anthropic_refused(R"(, "thinking": {"type": "on"})"), "thinking.type");
   EXPECT_EQ(anthropic_refused(R"(, "thinking": true)"), "thinking");
-  EXPECT_EQ(anthropic_refused(R"(, "output_config": {"format": {"type": "json_schema"}})"), "output_config.format");
+  EXPECT_EQ(anthropic_refused(R"(, "output_config": {"format": {"type": "json_schema"}})"), "output_config.format.json_schema");
+  EXPECT_EQ(anthropic(R"(, "output_config": {"format": {"type": "json_schema", "schema": {"type": "null"}}})").form.field,
+            "output_config.format.schema");
+  EXPECT_EQ(anthropic(R"(, "output_format": {"type": "json_schema", "schema": {"type": "null"}})").form.field, "output_format.schema");
 }
 
 }  // namespace

@@ -106,7 +106,10 @@ TEST(responses_request, what_would_need_a_store_is_refused_by_name) {
     EXPECT_EQ(refused_param("\"a\"", ", " + std::string(field)), name);
   }
   EXPECT_EQ(refused_param("\"a\"", R"(, "include": ["file_search_call.results"])"), "include[0]");
-  EXPECT_EQ(refused_param("\"a\"", R"(, "text": {"format": {"type": "json_object"}})"), "text.format");
+  EXPECT_EQ(refused_param("\"a\"", R"(, "text": {"format": {"type": "json_schema"}})"), "text.format.json_schema");
+  EXPECT_EQ(asked("\"a\"", R"(, "text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "null"}, "strict": true}})")
+                .chat.form.field,
+            "text.format.schema");
   EXPECT_EQ(refused_param("\"a\"", R"(, "text": {"verbosity": "low"})"), "text.verbosity");
   EXPECT_EQ(refused_param("\"a\"", R"(, "tools": [{"type": "code_interpreter"}])"), "tools[0].type");
   EXPECT_EQ(refused_param("\"a\"", R"(, "tools": [{"type": "function", "name": "a b"}])"), "tools[0].name");
@@ -139,7 +142,7 @@ TEST(responses_request, fields) {
   EXPECT_EQ(asked("\"a\"", R"(, "reasoning": {"effort": "none"})").chat.variables["enable_thinking"], false);
   const ResponsesRequest forced =
       asked("\"a\"", R"(, "tool_choice": {"type": "function", "name": "shell"}, "tools": [)" + std::string(kShell) + "]");
-  EXPECT_EQ(forced.chat.answer_prefix, "<tool_call>\n<function=shell>\n");
+  EXPECT_EQ(forced.chat.named_tool, "shell");
 }
 
 TEST(responses_request, tools_of_other_kinds) {
