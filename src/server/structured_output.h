@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/token_constraint.h"
+#include "grammar/token_masks.h"
 #include "grammar/tool_calls.h"
 #include "server/request_json.h"
 
