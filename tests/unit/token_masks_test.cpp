@@ -221,10 +221,11 @@ TEST(tool_call_grammar, schemas_that_cannot_be_kept) {
       R"x({"type":"object","properties":{"a":{"type":"array","uniqueItems":true},"b":{"not":{}},"c":{"type":"string","pattern":"(?=x)"}},"required":["a","b","c"]})x");
   EXPECT_THROW(compile_required_calls({{"f", &schema, true, "tools[0]"}}, {4046, 4047}, false), GrammarError);
   const GrammarPtr loose = compile_required_calls({{"f", &schema, false, "tools[0]"}}, {4046, 4047}, false);
-  EXPECT_EQ(read_by(loose,
-                    "<tool_call>\n<function=f>\n<parameter=a>\n[1,1]\n</parameter>\n<parameter=b>\nanything\n</parameter>\n<parameter=c>\ny\n"
-                    "</parameter>\n</function>\n</tool_call>"),
-            "ends");
+  EXPECT_EQ(
+      read_by(loose,
+              "<tool_call>\n<function=f>\n<parameter=a>\n[1,1]\n</parameter>\n<parameter=b>\nanything\n</parameter>\n<parameter=c>\ny\n"
+              "</parameter>\n</function>\n</tool_call>"),
+      "ends");
   const Json open = Json::parse(R"({"type":"object"})");
   EXPECT_EQ(read_by(compile_required_calls({{"f", &open, true, "tools[0]"}}, {4046, 4047}, false),
                     "<tool_call>\n<function=f>\n<parameter=any_name>\nx\n</parameter>\n</function>\n</tool_call>"),
