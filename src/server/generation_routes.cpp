@@ -9,6 +9,7 @@
 #include "server/generation_reply.h"
 #include "server/http_wire.h"
 #include "server/model_routes.h"
+#include "server/replay_prompt.h"
 
 namespace tetrad {
 namespace {
@@ -47,8 +48,10 @@ ResponseContext response_context(const Service& service, const HttpRequest& requ
 Reply start_chat(const std::shared_ptr<const Service>& service, ChatRequest chat, ResponseContext context, bool anthropic,
                  const HttpRequest& request) {
   EngineRequest engine = chat.engine;
-  engine.generation.prompt_ids = chat_prompt_ids(*service, chat, &context.starts_in_reasoning);
-  if (!chat.answer_prefix.empty()) context.starts_in_reasoning = false;
+  ReplayPrompt prompt = replay_prompt(*service, chat, ReplayCount::kCount);
+  context.starts_in_reasoning = prompt.opens_reasoning && chat.answer_prefix.empty();
+  TurnRecorder recorder(*service, chat, prompt, context);
+  engine.generation.prompt_ids = std::move(prompt.ids);
   const auto prompt_tokens = static_cast<int>(engine.generation.prompt_ids.size());
   const int context_tokens = service->context_tokens;
   engine.generation.max_length = context_tokens;
@@ -57,7 +60,8 @@ Reply start_chat(const std::shared_ptr<const Service>& service, ChatRequest chat
   else
     check_context(prompt_tokens, engine.generation.max_tokens, context_tokens);
   GenerationReply::Setup setup;
-  setup.builder = anthropic ? anthropic_response(chat, std::move(context)) : chat_response(chat, std::move(context));
+  setup.trace = trace_of(request, context.model, chat.delivery.stream);
+  setup.builder = recorder.around(anthropic ? anthropic_response(chat, std::move(context)) : chat_response(chat, std::move(context)));
   setup.requests.push_back(std::move(engine));
   setup.stream = chat.delivery.stream;
   setup.shape = anthropic ? ApiShape::kAnthropic : ApiShape::kOpenAi;
@@ -108,6 +112,7 @@ Reply completions(const std::shared_ptr<const Service>& service, const HttpReque
     setup.requests.push_back(std::move(engine));
   }
   context.prompt_text = [texts](int prompt) { return texts->at(static_cast<std::size_t>(prompt)); };
+  setup.trace = trace_of(request, context.model, completion.delivery.stream);
   setup.builder = completion_response(completion, std::move(context));
   setup.stream = completion.delivery.stream;
   setup.request_id = request.id;

@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "server/replay_prompt.h"
 #include "server/request_json.h"
 
 namespace tetrad {
@@ -48,9 +49,9 @@ HttpResponse server_load(const Service& service) {
 }
 
 std::vector<int> chat_prompt_ids(const Service& service, const ChatRequest& chat, bool* opens_reasoning) {
-  const std::string prompt = service.chat_template->render(chat.variables);
-  if (opens_reasoning != nullptr) *opens_reasoning = prompt_opens_reasoning(prompt);
-  return service.encode(prompt + chat.answer_prefix);
+  ReplayPrompt prompt = replay_prompt(service, chat, ReplayCount::kQuiet);
+  if (opens_reasoning != nullptr) *opens_reasoning = prompt.opens_reasoning;
+  return std::move(prompt.ids);
 }
 
 HttpResponse tokenize(const Service& service, const HttpRequest& request) {

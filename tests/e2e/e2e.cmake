@@ -16,4 +16,13 @@ if(EXISTS ${CMAKE_SOURCE_DIR}/src/cli/run.cpp)
   tetrad_e2e(exit_codes ${CMAKE_SOURCE_DIR}/models/tetrad-tiny)
   tetrad_e2e(chat_interrupt ${CMAKE_SOURCE_DIR}/models/tetrad-tiny)
   tetrad_e2e(serve ${CMAKE_SOURCE_DIR}/models/tetrad-tiny)
+  tetrad_e2e(page ${CMAKE_SOURCE_DIR}/models/tetrad-tiny)
+endif()
+
+# The page's Markdown alone, where there is something that runs JavaScript.
+find_program(TETRAD_NODE node)
+if(TETRAD_NODE)
+  add_test(NAME ${TETRAD_TEST_PREFIX}e2e.page_markdown
+           COMMAND ${TETRAD_NODE} ${CMAKE_SOURCE_DIR}/tests/e2e/page_markdown.mjs ${CMAKE_SOURCE_DIR}/src/server/page)
+  set_tests_properties(${TETRAD_TEST_PREFIX}e2e.page_markdown PROPERTIES LABELS e2e TIMEOUT 300)
 endif()
