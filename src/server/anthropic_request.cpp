@@ -14,7 +14,6 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-constexpr int kMaxInt = std::numeric_limits<int>::max();
 constexpr int kLowBudget = 2048, kMediumBudget = 8192;  // thinking tokens below which an effort is enough
 constexpr std::string_view kBetweenBlocks = "\n\n";
 
@@ -147,7 +146,7 @@ Json read_messages(RequestFields& fields, const RequestContext& context, ChatReq
   return conversation.finish(context.merge_system_messages, request.merged_system_messages);
 }
 
-ToolSet read_tools(RequestFields& fields, Json& template_tools) {
+ToolSet read_anthropic_tools(RequestFields& fields, Json& template_tools) {
   ToolSet tools;
   template_tools = Json::array();
   const Json* given = fields.list("tools", kMaxTools);
@@ -235,7 +234,7 @@ ChatRequest parse(std::string_view body, const RequestContext& context, bool onl
   request.variables = Json::object();
   request.variables["messages"] = read_messages(fields, context, request);
   Json template_tools;
-  ToolSet offered = read_tools(fields, template_tools);
+  ToolSet offered = read_anthropic_tools(fields, template_tools);
   std::string named;
   const ToolChoice choice = read_tool_choice(fields, named, request);
   ThinkingWish wish = read_thinking(fields, request, max_tokens.has_value());

@@ -46,7 +46,7 @@ void read_logprobs(RequestFields& fields, SamplingParams& sampling) {
   if (wanted) sampling.logprobs = static_cast<int>(top.value_or(0));
 }
 
-ToolSet read_tools(RequestFields& fields, Json& template_tools) {
+ToolSet read_chat_tools(RequestFields& fields, Json& template_tools) {
   ToolSet tools;
   const Json* given = fields.list("tools", kMaxTools);
   if (given == nullptr) return tools;
@@ -154,7 +154,7 @@ ChatRequest parse_chat_request(const Json& body, const RequestContext& context) 
   request.variables = Json::object();
   request.variables["messages"] = conversation.finish(context.merge_system_messages, request.merged_system_messages);
   Json template_tools;
-  ToolSet offered = read_tools(fields, template_tools);
+  ToolSet offered = read_chat_tools(fields, template_tools);
   std::string named;
   const ToolChoice choice = read_tool_choice(fields, named);
   if (fields.boolean("parallel_tool_calls") == false) request.max_tool_calls = 1;

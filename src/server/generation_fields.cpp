@@ -14,7 +14,6 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-constexpr int kMaxInt = std::numeric_limits<int>::max();
 constexpr std::size_t kMaxStopIds = 256;
 constexpr std::size_t kMaxBiases = 4096;
 constexpr std::size_t kMaxSaltBytes = 1024;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <future>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -121,25 +122,29 @@ TEST(generation_routes, a_full_queue_is_503_and_529) {
   options.engine.max_waiting = 1;
   options.sizes.num_slots = 1;
   ServerRig rig(testing::canned_script({}, 7), options);
+  // The second step lasts until it is let go: whatever the speed of the machine, one request runs and the next one waits.
+  std::promise<void> begun, let_go;
+  rig.backend.before_step = [&begun, step = 0, held = let_go.get_future().share()](const StepBatch&) mutable {
+    if (++step < 2) return;
+    if (step == 2) begun.set_value();
+    held.wait();
+  };
   std::vector<Reply> running;
   const std::string endless = R"({"prompt":"a","max_tokens":4000,"ignore_eos":true,"temperature":0})";
-  HttpResponse refused;
-  for (int i = 0; i < 4 && refused.status == 200; ++i) {
-    Reply reply = rig.start("POST", "/v1/completions", endless);
-    if (auto* response = std::get_if<HttpResponse>(&reply))
-      refused = *response;
-    else
-      running.push_back(std::move(reply));
-  }
+  running.push_back(rig.start("POST", "/v1/completions", endless));
+  begun.get_future().wait();
+  running.push_back(rig.start("POST", "/v1/completions", endless));
+  for (const Reply& reply : running) ASSERT_FALSE(std::holds_alternative<HttpResponse>(reply));
+  const HttpResponse refused = rig.call("POST", "/v1/completions", endless);
   EXPECT_EQ(refused.status, 503);
   EXPECT_EQ(error_of(refused).at("code"), "queue_full");
   const HttpResponse anthropic =
       rig.call("POST", "/v1/messages", R"({"messages":[{"role":"user","content":"Hi"}],"max_tokens":5,"model":"test-model"})");
   EXPECT_EQ(anthropic.status, 529) << anthropic.body;
   EXPECT_EQ(error_of(anthropic).at("type"), "overloaded_error");
-  const std::uint64_t submitted = running.size();
   running.clear();  // whoever drops a reply cancels it
-  wait_until_ended(rig, submitted);
+  let_go.set_value();
+  wait_until_ended(rig, 2);
 }
 
 TEST(generation_routes, an_abandoned_reply_frees_its_place) {
