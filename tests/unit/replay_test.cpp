@@ -196,6 +196,19 @@ TEST(replay, later_turns_are_found_behind_an_edit) {
   EXPECT_EQ(cached_of(answer_to(rig, chat_of(messages))), computed_by(edited));
 }
 
+TEST(replay, a_long_conversation_computes_what_is_new) {
+  ServerRig rig(answering(kThought + "\n</think>\n\n" + kAnswer), cached_rig());
+  Json messages = Json::array();
+  int computed = 0;
+  for (int turn = 0; turn < 6; ++turn) {
+    messages.push_back(user("Once more."));
+    const Json answer = answer_to(rig, chat_of(messages));
+    EXPECT_EQ(cached_of(answer), computed) << turn;
+    computed = computed_by(answer);
+    messages.push_back({{"role", "assistant"}, {"content", message_of(answer).at("content")}});
+  }
+}
+
 TEST(replay, a_forced_call_is_found_again) {
   for (const char* choice : {"required", "auto"}) {
     ServerRig rig(answering(kCall.substr(std::string_view(choice) == "auto" ? 0 : std::string_view("<tool_call>\n<function=").size())),
