@@ -9,8 +9,8 @@ import tempfile
 
 MAX_LINES = 800
 WARN_LINES = 500
-SOURCES = {".h", ".cpp", ".cu", ".cuh", ".py", ".sh", ".cmake"}
-FOLDERS = ("src", "tests", "bench", "scripts", "cmake")
+SOURCES = {".h", ".cpp", ".cu", ".cuh", ".py", ".sh", ".cmake", ".yaml", ".service", ".conf", ".env"}
+FOLDERS = ("src", "tests", "bench", "scripts", "cmake", "deploy")
 APART = ("cpu", "cuda")  # layers whose sources are always compiled one by one
 # Written apart so that this file passes its own check.
 LEFTOVER = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")

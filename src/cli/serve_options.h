@@ -36,6 +36,8 @@ struct ServeOptions {
   bool log_requests = false, no_page = false;
   std::string request_log_file, log_format = "text";
   std::string config_file;
+  int reasoning_budget = kNoThinkingBudget;
+  std::string reasoning_budget_message{kThinkingSpent};
 };
 void add_serve_options(CLI::App& app, ServeOptions& options);
 

@@ -99,7 +99,6 @@ class Splicer {
   bool add_rest() { return add_text(text_.size()); }
 
   const std::string& text() const { return text_; }
-  std::string tail() const { return text_.substr(tail_); }
   IdChain& chain() { return chain_; }
 
  private:
@@ -107,7 +106,6 @@ class Splicer {
   bool add_text(std::size_t end) {
     const std::vector<int> ids = service_->tokenizer->encode(std::string_view(text_).substr(cursor_, end - cursor_));
     if (spliced_ && (ids.empty() || !service_->tokenizer->is_added(ids.front()))) return false;
-    tail_ = cursor_;
     chain_.add(ids);
     return true;
   }
@@ -115,7 +113,7 @@ class Splicer {
   const Service* service_;
   std::string text_;
   IdChain chain_;
-  std::size_t cursor_ = 0, tail_ = 0;
+  std::size_t cursor_ = 0;
   bool spliced_ = false;
 };
 
@@ -163,7 +161,7 @@ ReplayPrompt replay_prompt(const Service& service, const ChatRequest& chat, Repl
   }
   if (!splicer) {
     std::string text = service.chat_template->render(chat.variables);
-    service.check_prompt_bytes(text.size() + chat.answer_prefix.size());
+    service.check_prompt_bytes(text.size());
     splicer = std::make_unique<Splicer>(service, chat, std::move(text));
     TETRAD_CHECK(splicer->add_rest(), "a prompt without turns to replay was not encoded");
   }
@@ -171,14 +169,7 @@ ReplayPrompt replay_prompt(const Service& service, const ChatRequest& chat, Repl
   prompt.opens_reasoning = prompt_opens_reasoning(splicer->text());
   if (replays) prompt.digest = splicer->chain().digest();
   prompt.ids = std::move(splicer->chain().ids());
-  prompt.turn_start = static_cast<int>(prompt.ids.size());
-  if (chat.answer_prefix.empty()) return prompt;
-  // Encoded together: the prefix may join with the text before it.
-  const std::string tail = splicer->tail();
-  const std::vector<int> alone = service.tokenizer->encode(tail), together = service.tokenizer->encode(tail + chat.answer_prefix);
-  prompt.ids.resize(prompt.ids.size() - alone.size());
-  prompt.ids.insert(prompt.ids.end(), together.begin(), together.end());
-  if (together.size() < alone.size() || !std::equal(alone.begin(), alone.end(), together.begin())) prompt.digest.reset();
+  prompt.text = turns.empty() ? splicer->text() : service.tokenizer->decode(prompt.ids);
   return prompt;
 }
 
@@ -196,8 +187,8 @@ struct TurnRecorder::Plan {
   ToolSet tools;
   int max_calls = 0;
   bool starts_in_reasoning = false;
-  std::string answer_prefix, salt;
-  std::vector<int> forced_ids, stop_ids;
+  std::string salt;
+  std::vector<int> stop_ids;
   Digest prompt = {};
   std::vector<std::string> call_ids;
   std::vector<Choice> choices;
@@ -233,7 +224,6 @@ std::optional<Digest> TurnRecorder::Plan::seen(const Choice& choice, bool ended_
   AnswerParser parser({starts_in_reasoning, &tools, max_calls, [] { return std::string("call"); }});
   std::vector<AnswerEvent> events;
   const auto append = [&](std::vector<AnswerEvent> more) { std::move(more.begin(), more.end(), std::back_inserter(events)); };
-  append(parser.feed(answer_prefix));
   append(parser.feed(choice.text));
   append(parser.finish(ended_by_model));
   if (parser.in_reasoning() || parser.has_incomplete_call()) return std::nullopt;
@@ -265,26 +255,23 @@ void TurnRecorder::Plan::finish(const ChoiceFinishedEvent& event) {
   Choice& choice = choices[static_cast<std::size_t>(event.choice)];
   if (!choice.complete) choice.text += event.text;
   if (!ended_whole(choice, event.reason)) return;
-  ReplayTurn turn{.tokens = forced_ids, .starts_in_reasoning = starts_in_reasoning, .reasoning = {}};
+  ReplayTurn turn{.tokens = choice.ids, .starts_in_reasoning = starts_in_reasoning, .reasoning = {}};
   const std::optional<Digest> visible = seen(choice, choice.complete || event.reason == FinishReason::kStop, turn.reasoning);
   if (!visible) return;
-  turn.tokens.insert(turn.tokens.end(), choice.ids.begin(), choice.ids.end());
   map->add(*visible, prompt, std::move(turn));
 }
 
-TurnRecorder::TurnRecorder(const Service& service, const ChatRequest& chat, const ReplayPrompt& prompt, ResponseContext& context) {
-  if (!prompt.digest || !chat.engine.generation.skip_special) return;
+TurnRecorder::TurnRecorder(const Service& service, const ChatRequest& chat, const std::optional<Digest>& prompt, ResponseContext& context) {
+  if (!prompt || !chat.engine.generation.skip_special) return;
   plan_ = std::make_shared<Plan>();
   plan_->map = service.replay;
   plan_->tokenizer = service.tokenizer;
   plan_->tools = chat.tools;
   plan_->max_calls = chat.max_tool_calls;
-  plan_->starts_in_reasoning = prompt.opens_reasoning && chat.answer_prefix.empty();
-  plan_->answer_prefix = chat.answer_prefix;
+  plan_->starts_in_reasoning = context.starts_in_reasoning;
   plan_->salt = chat.engine.cache_salt;
-  plan_->forced_ids.assign(prompt.ids.begin() + prompt.turn_start, prompt.ids.end());
   plan_->stop_ids = chat.engine.generation.stop_ids;
-  plan_->prompt = *prompt.digest;
+  plan_->prompt = *prompt;
   plan_->choices.resize(static_cast<std::size_t>(chat.engine.num_choices));
   context.make_id = [make_id = std::move(context.make_id), plan = plan_] {
     plan->call_ids.push_back(make_id());

@@ -16,10 +16,10 @@
 namespace tetrad {
 
 struct ReplayPrompt {
+  std::string text;
   std::vector<int> ids;
-  int turn_start = 0;  // of ids: where the answer begins; behind it stands what the request forces (ChatRequest::answer_prefix)
   bool opens_reasoning = false;
-  std::optional<Digest> digest;  // of the salt and the ids up to there; without a map absent
+  std::optional<Digest> digest;  // of the salt and the ids; absent without a map
 };
 enum class ReplayCount { kCount, kQuiet };  // whether the map's statistics hear of it
 ReplayPrompt replay_prompt(const Service& service, const ChatRequest& chat, ReplayCount count);
@@ -29,7 +29,7 @@ ReplayPrompt replay_prompt(const Service& service, const ChatRequest& chat, Repl
 // context: the builder's, before it is made; its make_id is watched.
 class TurnRecorder {
  public:
-  TurnRecorder(const Service& service, const ChatRequest& chat, const ReplayPrompt& prompt, ResponseContext& context);
+  TurnRecorder(const Service& service, const ChatRequest& chat, const std::optional<Digest>& prompt, ResponseContext& context);
   std::unique_ptr<ResponseBuilder> around(std::unique_ptr<ResponseBuilder> builder);
 
  private:

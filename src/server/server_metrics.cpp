@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <span>
 #include <sstream>
 
 #include "server/activity.h"
@@ -54,15 +55,11 @@ void add_gauges(MetricsText& text, const EngineStats& stats, const EngineFacts& 
     text.sample(state == std::string_view("awake") ? 1 : 0, {{"sleep_state", state}});
 }
 
-// One sample for each kind of a range, and for whatever else was counted.
-void add_by_kind(MetricsText& text, std::string_view name, std::string_view help,
-                 const std::array<std::uint64_t, kNumEngineErrorKinds>& counts, EngineErrorKind first, EngineErrorKind last) {
-  text.family(name, "counter", help);
-  for (int kind = 0; kind < kNumEngineErrorKinds; ++kind) {
-    const std::uint64_t count = counts[static_cast<std::size_t>(kind)];
-    if (count > 0 || (kind >= static_cast<int>(first) && kind <= static_cast<int>(last)))
-      text.sample(static_cast<double>(count), {{"reason", std::string(engine_error_name(static_cast<EngineErrorKind>(kind)))}});
-  }
+// Every reason up to `last`, those that have not occurred too: a series that begins with its first fault shows no increase.
+void add_reasons(MetricsText& text, std::span<const std::uint64_t> counts, EngineErrorKind last) {
+  for (int kind = 0; kind <= static_cast<int>(last); ++kind)
+    text.sample(static_cast<double>(counts[static_cast<std::size_t>(kind)]),
+                {{"reason", std::string(engine_error_name(static_cast<EngineErrorKind>(kind)))}});
 }
 
 void add_counters(MetricsText& text, const EngineStats& stats) {
@@ -80,10 +77,10 @@ void add_counters(MetricsText& text, const EngineStats& stats) {
   text.counter("tetrad:steps_total", "Steps of the engine.", stats.steps);
   text.counter("tetrad:step_rows_total", "Rows of all steps.", stats.rows);
   text.counter("tetrad:prefix_cache_evictions_total", "Entries of the prefix cache that gave way.", stats.prefix_cache.evictions);
-  add_by_kind(text, "tetrad:requests_refused_total", "Requests not taken, by reason.", stats.refused, EngineErrorKind::kInput,
-              EngineErrorKind::kStopping);
-  add_by_kind(text, "tetrad:requests_failed_total", "Requests that were taken and failed, by reason.", stats.failed,
-              EngineErrorKind::kStopping, EngineErrorKind::kInternal);
+  text.family("tetrad:requests_refused_total", "counter", "Requests not taken, by reason.");
+  add_reasons(text, stats.refused, EngineErrorKind::kStopping);
+  text.family("tetrad:requests_failed_total", "counter", "Requests that were taken and failed, by reason.");
+  add_reasons(text, stats.failed, EngineErrorKind::kInternal);
 }
 
 // Bytes of the pools by arena, as planned when the model was loaded.
