@@ -72,7 +72,7 @@ inline constexpr std::size_t kMaxRules = 20'000;
 inline constexpr std::size_t kMaxLoops = 20'000;
 inline constexpr std::uint32_t kMaxNesting = 256;           // of objects and arrays in an answer
 inline constexpr std::size_t kMaxConfigurations = 4096;     // at a time: what is more ambiguous fails its request
-inline constexpr std::size_t kMaxMaskSteps = 1'000'000;     // configurations moved for one mask
+inline constexpr std::size_t kMaxMaskSteps = 300'000;       // configurations moved for one mask, or for one token
 inline constexpr std::uint32_t kMaxRepetitions = 1u << 24;  // minLength, maxItems, {n,m}
 
 }  // namespace tetrad::grammar

@@ -33,6 +33,8 @@ bool Matcher::accept(std::string_view bytes) {
   for (const char c : bytes) {
     stepper.by_byte(at, static_cast<std::uint8_t>(c), stacks_, next);
     if (next.empty()) return false;
+    if (stepper.steps() > kMaxMaskSteps)
+      fail<GrammarError>("the grammar is too ambiguous: a token takes more than {} steps", kMaxMaskSteps);
     at.swap(next);
   }
   set_ = std::move(at);

@@ -13,7 +13,7 @@ namespace tetrad::grammar {
 
 struct ToolSpec {
   std::string name;
-  const Json* schema = nullptr;  // of the arguments; null: there are none
+  const Json* schema = nullptr;  // of the arguments; null: nothing is said of them
   bool strict = false;           // false: a parameter whose schema cannot be kept is free
   std::string path;              // of the schema, for messages
 };

@@ -185,7 +185,11 @@ ThinkingWish read_thinking(RequestFields& fields, ChatRequest& request, bool bud
   ThinkingWish wish;
   if (const Json* config = fields.object("output_config")) {
     RequestFields config_fields(*config, "output_config");
-    if (const Json* format = config_fields.object("format")) request.form = read_format_object(*format, "output_config.format");
+    if (const Json* format = config_fields.object("format")) {
+      if (request.form.kind != OutputForm::Kind::kText)
+        refuse("output_config.format", "output_config.format: the form of the answer is given by {} already", request.form.field);
+      request.form = read_format_object(*format, "output_config.format");
+    }
     if (const auto effort = config_fields.text("effort")) wish.set_effort(*effort, "output_config.effort");
   }
   const Json* thinking = fields.object("thinking");

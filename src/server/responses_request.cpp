@@ -69,7 +69,10 @@ Json read_text(RequestFields& fields, OutputForm& output) {
   if (const auto verbosity = text_fields.text("verbosity"); verbosity && *verbosity != "medium")
     refuse("text.verbosity", "text.verbosity: only medium is supported: the model knows no others");
   if (const Json* format = text_fields.object("format")) {
-    output = read_format_object(*format, "text.format");
+    OutputForm asked = read_format_object(*format, "text.format");
+    if (asked.kind != OutputForm::Kind::kText && output.kind != OutputForm::Kind::kText)
+      refuse("text.format", "text.format: the form of the answer is given by {} already", output.field);
+    if (asked.kind != OutputForm::Kind::kText) output = std::move(asked);
     form = *format;
   }
   return form;

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/token_constraint.h"
+#include "grammar/token_masks.h"
 #include "grammar/tool_calls.h"
 #include "server/request_json.h"
 
@@ -36,7 +37,7 @@ OutputForm read_format_object(const nlohmann::ordered_json& format, const std::s
 // A tool that answers may call, as far as its calls are bound.
 struct BoundTool {
   std::string name;
-  std::shared_ptr<const nlohmann::ordered_json> schema;  // of the arguments; null: there are none
+  std::shared_ptr<const nlohmann::ordered_json> schema;  // of the arguments; null: nothing is said of them
   bool strict = false;
   std::string path;  // of the schema in the request
 };
