@@ -10,6 +10,7 @@ option(TETRAD_BUILD_TESTS "Build the tests" ON)
 option(TETRAD_BUILD_FUZZERS "Build the libFuzzer targets (needs clang)" OFF)
 option(TETRAD_CUDA "Build the CUDA backend where nvcc is found" OFF)
 option(TETRAD_STYLE_CHECKS "Register the style checks as tests" OFF)
+option(TETRAD_UNITY "Compile several sources of a target as one: quick to build whole, slow to build again" OFF)
 set(TETRAD_SANITIZE "" CACHE STRING "Sanitizers, as -fsanitize= takes them")
 set(TETRAD_TEST_PREFIX "" CACHE STRING "Put before the name of every test of this tree")
 set(TETRAD_TEST_KINDS "unit;properties;parity;traps;e2e;replay" CACHE STRING "Kinds of test to build")
@@ -25,14 +26,18 @@ endif()
 # Every rounding point is written out in the source, so the compiler may not fuse a multiply and an add on its own.
 add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off> $<$<COMPILE_LANGUAGE:CXX>:-fno-fast-math>)
 
+if(TETRAD_UNITY)
+  set(CMAKE_UNITY_BUILD ON)  # of the layers and the fuzz targets; tests repeat the names of their fixtures
+  set(CMAKE_UNITY_BUILD_BATCH_SIZE 8)
+  # A source that another one includes looks like a header to this warning.
+  add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
+endif()
+
 # Build type of the sanitizer trees: line numbers in reports, library assertions on, and quick to compile.
 set(CMAKE_CXX_FLAGS_SANITIZE "-O1 -g1 -fno-omit-frame-pointer -D_GLIBCXX_ASSERTIONS")
 
 if(TETRAD_SANITIZE)
-  # These trees are built beside the product's on every change, so they are made cheap: heavy headers are read once per library, few
-  # instruction sets are compiled. The Release tree includes what it uses.
-  set(TETRAD_PRECOMPILED <algorithm> <array> <filesystem> <functional> <map> <memory> <optional> <span> <string> <unordered_map>
-                         <variant> <vector> <fmt/format.h> <nlohmann/json.hpp>)
+  # Built beside the product's tree on every change: few instruction sets are compiled.
   add_compile_definitions(TETRAD_FEW_SIMD_TARGETS)
   add_compile_options(-fsanitize=${TETRAD_SANITIZE} -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${TETRAD_SANITIZE})

@@ -18,6 +18,20 @@ endforeach()
 tetrad_style_test(kernels_doc ${Python3_EXECUTABLE} ${scripts}/make_kernels_doc.py --check)
 tetrad_style_test(kernels_doc_can_fail ${Python3_EXECUTABLE} ${scripts}/make_kernels_doc.py --self-test)
 
+tetrad_style_test(errors_doc ${Python3_EXECUTABLE} ${scripts}/check_errors_doc.py)
+tetrad_style_test(errors_doc_can_fail ${Python3_EXECUTABLE} ${scripts}/check_errors_doc.py --self-test)
+
+# Generated files; scripts/generate writes them. Against an empty folder each check must fail.
+foreach(maker board cli_docs metrics_doc)
+  set(arguments)
+  if(NOT maker STREQUAL "board")
+    set(arguments --tetrad $<TARGET_FILE:tetrad>)
+  endif()
+  tetrad_style_test(${maker} ${Python3_EXECUTABLE} ${scripts}/make_${maker}.py --check ${arguments})
+  tetrad_style_test(${maker}_can_fail ${Python3_EXECUTABLE} ${scripts}/make_${maker}.py --check ${arguments} --root ${CMAKE_BINARY_DIR}/style)
+  set_tests_properties(style.${maker}_can_fail PROPERTIES PASS_REGULAR_EXPRESSION "is not up to date")
+endforeach()
+
 file(GLOB_RECURSE formatted CONFIGURE_DEPENDS
      ${CMAKE_SOURCE_DIR}/src/*.h ${CMAKE_SOURCE_DIR}/src/*.cpp ${CMAKE_SOURCE_DIR}/src/*.cu ${CMAKE_SOURCE_DIR}/src/*.cuh
      ${CMAKE_SOURCE_DIR}/tests/*.h ${CMAKE_SOURCE_DIR}/tests/*.cpp

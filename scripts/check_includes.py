@@ -11,12 +11,13 @@ BELOW = {
     "base": set(),
     "io": {"base"},
     "text": {"base"},
+    "grammar": {"base", "text"},
     "model": {"base", "io", "text"},
     "cpu": {"base", "io", "text", "model"},
     "cuda": {"base", "io", "text", "model"},
-    "engine": {"base", "io", "text", "model", "cpu", "cuda"},
-    "server": {"base", "io", "text", "model", "cpu", "cuda", "engine"},
-    "cli": {"base", "io", "text", "model", "cpu", "cuda", "engine", "server"},
+    "engine": {"base", "io", "text", "grammar", "model", "cpu", "cuda"},
+    "server": {"base", "io", "text", "grammar", "model", "cpu", "cuda", "engine"},
+    "cli": {"base", "io", "text", "grammar", "model", "cpu", "cuda", "engine", "server"},
 }
 SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Rules for every source file: its size, characters and leftovers."""
+"""Rules for every source file: its size, characters and leftovers; and that the sources of a layer can be compiled as one."""
 import argparse
 import pathlib
 import re
@@ -9,8 +9,9 @@ import tempfile
 
 MAX_LINES = 800
 WARN_LINES = 500
-SOURCES = {".h", ".cpp", ".cu", ".cuh", ".py", ".sh", ".cmake"}
-FOLDERS = ("src", "tests", "bench", "scripts", "cmake")
+SOURCES = {".h", ".cpp", ".cu", ".cuh", ".py", ".sh", ".cmake", ".yaml", ".service", ".conf", ".env"}
+FOLDERS = ("src", "tests", "bench", "scripts", "cmake", "deploy")
+APART = ("cpu", "cuda")  # layers whose sources are always compiled one by one
 # Written apart so that this file passes its own check.
 LEFTOVER = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")
 DISABLED = re.compile(r"^\s*#\s*if\s+0\b")
@@ -47,6 +48,36 @@ def check_file(name, data):
     return errors, warnings
 
 
+def local_names(text):
+    """The names that a source defines for itself: (name, what it is) of its anonymous namespaces, read from the first column."""
+    inside = False
+    for line in text.splitlines():
+        if line == "namespace {":
+            inside = True
+        elif line == "}  // namespace":
+            inside = False
+        if not inside or not re.match(r"\w", line) or line.startswith(("namespace", "using ", "template ", "TEST", "return ")):
+            continue
+        found = re.match(r"(?:struct|class|enum class|enum) (\w+)", line)
+        if found:
+            yield found[1], "type"
+        elif found := re.match(r"[^=({]*?(\w+)\(([^{]*)", line):
+            yield found[1], "function of " + re.sub(r"\s*\w+(?=[,)]|$)", "", found[2])
+        elif found := re.match(r"[^(=]*?(\w+)(?:\[[^=]*\])*\s*[={;]", line):
+            yield found[1], "value"
+
+
+def check_layer(sources):
+    """sources: (name, text) of the .cpp files of one layer. Functions may share a name if their parameters differ."""
+    seen, errors = {}, []
+    for name, text in sources:
+        for defined, kind in local_names(text):
+            other = seen.setdefault((defined, kind), name)
+            if other != name:
+                errors.append(f"{name}: {defined} is defined in {other} too: another name, or one place for both (docs/testing.md, TETRAD_UNITY)")
+    return errors
+
+
 def source_files(root):
     """Tracked and new files, without what git ignores; every file when the tree is not a git checkout."""
     git = subprocess.run(["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
@@ -64,12 +95,18 @@ def source_files(root):
 
 
 def check(root):
-    errors, warnings, count = [], [], 0
+    errors, warnings, count, layers = [], [], 0, {}
     for name in source_files(root):
-        found = check_file(name, (root / name).read_bytes())
+        data = (root / name).read_bytes()
+        found = check_file(name, data)
+        path = pathlib.PurePosixPath(name)
+        if path.parts[0] == "src" and path.suffix == ".cpp" and path.parts[1] not in APART:
+            layers.setdefault(path.parent, []).append((name, data.decode(errors="replace")))
         errors += found[0]
         warnings += found[1]
         count += 1
+    for sources in layers.values():
+        errors += check_layer(sources)
     if count == 0:
         errors.append("no sources found")
     return count, errors, warnings
@@ -95,11 +132,23 @@ def self_test():
         if (len(got[0]), len(got[1])) != (errors, warnings):
             print(f"self-test: {data[:40]!r}: expected {errors} errors and {warnings} warnings, got {got}")
             return 1
+    layers = [
+        ("constexpr int kSame = 1;", "constexpr int kSame = 2;", 1),
+        ("struct Entry {", "struct Entry {", 1),
+        ("double seconds(Time from, Time to) {", "double seconds(Time a, Time b) {", 1),
+        ("std::string told(const A& a) {", "std::string told(const B& b) {", 0),
+        ("constexpr int kOne = 1;", "constexpr int kTwo = 2;", 0),
+    ]
+    for first, second, errors in layers:
+        got = check_layer([(f"src/base/{i}.cpp", f"namespace {{\n{line}\n}}  // namespace\n") for i, line in enumerate((first, second))])
+        if len(got) != errors:
+            print(f"self-test: {first!r} beside {second!r}: expected {errors} errors, got {got}")
+            return 1
     with tempfile.TemporaryDirectory() as folder:
         if not check(pathlib.Path(folder))[1]:
             print("self-test: an empty tree passes")
             return 1
-    print(f"check_tree: {len(cases) + 1} cases judged as planted")
+    print(f"check_tree: {len(cases) + len(layers) + 1} cases judged as planted")
     return 0
 
 

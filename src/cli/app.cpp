@@ -37,6 +37,7 @@ constexpr Command kCommands[] = {
     {"verify", "Compare with reference outputs beside a checkpoint", add_verify},
     {"synth", "Write a random checkpoint in the published layout", add_synth},
     {"bench", "Measure speed against the limits of this machine", add_bench},
+    {"reference", "Describe every command and option as JSON", add_reference},
 };
 
 int report(int exit_code, std::string_view message) {

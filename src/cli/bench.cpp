@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "cli/bench_grammar.h"
 #include "cli/bench_serve.h"
 #include "cli/bench_step.h"
 #include "cli/commands.h"
@@ -228,6 +229,7 @@ void add_bench(CLI::App& app, int& exit_code) {
   kernels->add_option("-t,--threads", options->model.threads, "Threads; 0: all")->check(CLI::Range(0, kMaxThreads));
   add_bench_step(app);
   add_bench_serve(app, exit_code);
+  add_bench_grammar(app);
 }
 
 }  // namespace tetrad::cli

@@ -17,5 +17,6 @@ void add_logits(CLI::App& app, int& exit_code);
 void add_verify(CLI::App& app, int& exit_code);
 void add_synth(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
+void add_reference(CLI::App& app, int& exit_code);
 
 }  // namespace tetrad::cli

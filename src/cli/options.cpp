@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "cli/default_model.h"
 #include "cli/text_input.h"
 #include "cli/value_checks.h"
 #include "engine/stop_strings.h"
@@ -36,8 +37,8 @@ std::pair<int, double> parse_bias(const std::string& text) {
 }  // namespace
 
 CLI::Option* add_directory_option(CLI::App& app, std::string& directory) {
-  directory = TETRAD_DEFAULT_MODEL;
-  return app.add_option("-m,--model,--model-path", directory, "Checkpoint directory")->type_name("DIR")->capture_default_str();
+  directory = default_model_directory();
+  return app.add_option("-m,--model,--model-path", directory, "Checkpoint directory")->type_name("DIR")->default_str("tetrad-tiny");
 }
 
 void add_device_options(CLI::App& app, ModelOptions& options) {

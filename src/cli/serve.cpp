@@ -72,6 +72,10 @@ std::shared_ptr<const Service> load_service(const ServeOptions& options, const M
   service->max_prompt_bytes = longest_prompt_bytes(*model.tokenizer, service->context_tokens);
   service->tokenizer_info = tokenizer_info(options.model.directory, *model.tokenizer, files.generation);
   service->tokenizer = &*model.tokenizer;
+  service->thinking = thinking_tokens(*model.tokenizer, service->settings.reasoning_budget_message);
+  if (!service->thinking && service->settings.reasoning_budget >= 0)
+    fail<InputError>("--reasoning-budget: the tokenizer of {} has no tokens for <think> and </think>", options.model.directory);
+  service->grammars = std::make_shared<OutputGrammars>(*model.tokenizer, service->vocab_size);
   service->chat_template = &*model.chat_template;
   service->engine = &*model.engine;
   service->metrics = &metrics;

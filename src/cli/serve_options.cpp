@@ -99,6 +99,12 @@ void add_api_options(CLI::App& app, ServeOptions& options) {
       ->type_name("NAME")
       ->check(CLI::IsMember({"both", "reasoning_content", "reasoning"}))
       ->capture_default_str();
+  app.add_option("--reasoning-budget", options.reasoning_budget, "Tokens of thinking, for requests that state no number; -1: any number")
+      ->type_name("N")
+      ->check(CLI::Range(kNoThinkingBudget, std::numeric_limits<int>::max()))
+      ->capture_default_str();
+  app.add_option("--reasoning-budget-message", options.reasoning_budget_message, "What ends thinking when its budget is spent")
+      ->type_name("TEXT");
   app.add_option("--system-message-policy", options.system_policy, "Of more than one system message, or a late one: merge or strict")
       ->type_name("NAME")
       ->check(CLI::IsMember({"merge", "strict"}))
@@ -150,6 +156,8 @@ ServiceSettings service_settings(const ServeOptions& options) {
   settings.queue_timeout = options.queue_timeout;
   settings.merge_system_messages = options.system_policy == "merge";
   settings.strict_fields = options.strict_fields;
+  settings.reasoning_budget = options.reasoning_budget;
+  settings.reasoning_budget_message = options.reasoning_budget_message;
   settings.reasoning_fields = options.reasoning_fields == "both"        ? ReasoningFields::kBoth
                               : options.reasoning_fields == "reasoning" ? ReasoningFields::kReasoning
                                                                         : ReasoningFields::kReasoningContent;

@@ -34,6 +34,8 @@ struct ServeOptions {
   int default_max_tokens = 0;
   std::string reasoning_fields = "both", system_policy = "merge";
   bool strict_fields = false;
+  int reasoning_budget = kNoThinkingBudget;
+  std::string reasoning_budget_message{kThinkingSpent};
   // Instead of the weights on the device asked for: tests serve a backend that follows a script.
   std::function<std::unique_ptr<Backend>(const Config& config, const BackendSize& size)> make_backend;
 };

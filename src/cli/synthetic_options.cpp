@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "cli/default_model.h"
 #include "cli/value_checks.h"
 #include "io/checkpoint.h"
 #include "io/json_file.h"
@@ -37,7 +38,7 @@ SyntheticSize bench_size() {
 nlohmann::json base_config(const SyntheticOptions& options) {
   const std::string& like = options.like;
   if (like == kPublished || like == kBench) return parse_json(published_config_text(), "the published config");
-  if (like == "tetrad-tiny") return read_json_file(fs::path(TETRAD_DEFAULT_MODEL) / "config.json");
+  if (like == "tetrad-tiny") return read_json_file(fs::path(default_model_directory()) / "config.json");
   if (!fs::exists(like))
     fail<InputError>("{}: expected {}, {}, tetrad-tiny or a config.json, got \"{}\"", options.name_flag, kPublished, kBench, like);
   return read_json_file(fs::is_directory(like) ? fs::path(like) / "config.json" : fs::path(like));

@@ -6,10 +6,6 @@
 namespace tetrad {
 namespace {
 
-double seconds(EngineCore::Clock::time_point from, EngineCore::Clock::time_point to) {
-  return std::chrono::duration<double>(to - from).count();
-}
-
 int slots_to_run(int num_slots, const EngineOptions& options) {
   if (options.snapshot_slots < 0 || options.snapshot_slots >= num_slots)
     fail<InputError>("{} state slots are set aside for the prefix cache, of {}: at least one must remain to run in", options.snapshot_slots,
@@ -217,7 +213,7 @@ void EngineCore::fail_request(Active& active, EngineErrorKind kind, const std::s
 // The request is gone afterwards.
 void EngineCore::end(Active& active, EngineEvent terminal) {
   if (std::holds_alternative<FinishedEvent>(terminal)) ++stats_.finished;
-  stats_.request_seconds.observe(seconds(active.submitted, Clock::now()));
+  stats_.request_seconds.observe(seconds_between(active.submitted, Clock::now()));
   for (const Choice& choice : active.choices) scheduler_.remove({active.id, choice.index});
   const std::shared_ptr<EventSink> sink = std::move(active.sink);
   const std::uint64_t id = active.id;
@@ -236,12 +232,12 @@ RequestUsage EngineCore::usage_of(const Active& active) const {
 RequestTimings EngineCore::timings_of(const Active& active) const {
   const Clock::time_point now = Clock::now();
   RequestTimings timings;
-  timings.total = seconds(active.submitted, now);
-  timings.queue = seconds(active.submitted, active.started ? active.admitted : now);
+  timings.total = seconds_between(active.submitted, now);
+  timings.queue = seconds_between(active.submitted, active.started ? active.admitted : now);
   if (active.has_token) {
-    timings.prefill = seconds(active.admitted, active.first_token);
-    timings.first_token = seconds(active.submitted, active.first_token);
-    timings.decode = seconds(active.first_token, active.last_token);
+    timings.prefill = seconds_between(active.admitted, active.first_token);
+    timings.first_token = seconds_between(active.submitted, active.first_token);
+    timings.decode = seconds_between(active.first_token, active.last_token);
   }
   return timings;
 }

@@ -56,6 +56,8 @@ class EngineCore : private Capacity {
   EngineStats stats() const;
 
  private:
+  static double seconds_between(Clock::time_point from, Clock::time_point to) { return std::chrono::duration<double>(to - from).count(); }
+
   struct Choice {
     int index = 0;
     std::vector<int> ids;                // prompt and answer; the state holds the first of them

@@ -9,10 +9,6 @@ namespace {
 
 constexpr int kMaxStalledSteps = 100;
 
-double seconds(EngineCore::Clock::time_point from, EngineCore::Clock::time_point to) {
-  return std::chrono::duration<double>(to - from).count();
-}
-
 }  // namespace
 
 void EngineCore::step() {
@@ -55,7 +51,7 @@ void EngineCore::expire_waiting() {
   const Clock::time_point now = Clock::now();
   std::vector<std::uint64_t> expired;
   for (const auto& [id, active] : requests_)
-    if (!active.started && active.request.queue_timeout > 0 && seconds(active.submitted, now) >= active.request.queue_timeout)
+    if (!active.started && active.request.queue_timeout > 0 && seconds_between(active.submitted, now) >= active.request.queue_timeout)
       expired.push_back(id);
   for (const std::uint64_t id : expired)
     fail_request(requests_.at(id), EngineErrorKind::kQueueTimeout, "the request waited too long to be started: try again later");
@@ -65,7 +61,7 @@ void EngineCore::start(Active& active) {
   active.started = true;
   active.admitted = Clock::now();
   active.cached_tokens = active.choices[0].state->length();
-  const double queued = seconds(active.submitted, active.admitted);
+  const double queued = seconds_between(active.submitted, active.admitted);
   const int prompt_tokens = static_cast<int>(active.request.generation.prompt_ids.size());
   stats_.queue_seconds.observe(queued);
   stats_.prompt_tokens += static_cast<std::uint64_t>(prompt_tokens);
@@ -247,9 +243,9 @@ bool EngineCore::take_token(Active& active, Choice& choice, std::span<const floa
   const Clock::time_point now = Clock::now();
   if (!active.has_token) {
     active.first_token = now;
-    stats_.first_token_seconds.observe(seconds(active.submitted, now));
+    stats_.first_token_seconds.observe(seconds_between(active.submitted, now));
   }
-  if (choice.answer->num_tokens() > 1) stats_.inter_token_seconds.observe(seconds(choice.last_token, now));
+  if (choice.answer->num_tokens() > 1) stats_.inter_token_seconds.observe(seconds_between(choice.last_token, now));
   active.has_token = true;
   active.last_token = choice.last_token = now;
   ++active.completion_tokens;

@@ -10,11 +10,6 @@
 #include "engine/token_constraint.h"
 
 namespace tetrad {
-namespace {
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-}  // namespace
 
 Sampler::Sampler(SamplingParams params, SampleableIds ids, std::span<const int> prompt_ids)
     : params_(std::move(params)), ids_(std::move(ids)) {
@@ -56,7 +51,8 @@ int Sampler::choose(std::span<const float> scores, std::int64_t position, bool r
   if (params_.greedy()) return best_id;
   const float best = scores[best_id];
   // Penalties can divide a huge logit past the largest float.
-  if (best == kInfinity) fail<NumericError>("logits at position {}: penalties take token id {} to infinity", position, best_id);
+  if (best == std::numeric_limits<float>::infinity())
+    fail<NumericError>("logits at position {}: penalties take token id {} to infinity", position, best_id);
 
   const bool few = params_.top_k > 0 && params_.top_k < static_cast<int>(scores.size());
   if (few) {
@@ -136,7 +132,7 @@ void Sampler::fill_scores(std::span<const float> logits, const TokenMask* allowe
   } else {
     scores_.assign(scores.begin(), scores.end());
   }
-  for (const int id : ids_.holes) scores_[static_cast<std::size_t>(id)] = -kInfinity;
+  for (const int id : ids_.holes) scores_[static_cast<std::size_t>(id)] = -std::numeric_limits<float>::infinity();
 }
 
 // Of the raw row, whatever has restricted or adjusted it.

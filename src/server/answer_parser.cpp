@@ -8,7 +8,6 @@
 namespace tetrad {
 namespace {
 
-constexpr std::string_view kThink = "<think>", kEndThink = "</think>";
 constexpr std::string_view kCall = "<tool_call>", kEndCall = "</tool_call>";
 constexpr std::string_view kFunction = "<function=", kEndFunction = "</function>";
 constexpr std::string_view kParameter = "<parameter=", kEndParameter = "</parameter>";

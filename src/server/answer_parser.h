@@ -23,6 +23,7 @@
 
 namespace tetrad {
 
+inline constexpr std::string_view kThink = "<think>", kEndThink = "</think>";
 inline constexpr std::size_t kMaxTagSpace = 64;
 
 struct ReasoningDelta {

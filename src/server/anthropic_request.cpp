@@ -14,7 +14,6 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-constexpr int kMaxInt = std::numeric_limits<int>::max();
 constexpr int kLowBudget = 2048, kMediumBudget = 8192;  // thinking tokens below which an effort is enough
 constexpr std::string_view kBetweenBlocks = "\n\n";
 
@@ -147,7 +146,7 @@ Json read_messages(RequestFields& fields, const RequestContext& context, ChatReq
   return conversation.finish(context.merge_system_messages, request.merged_system_messages);
 }
 
-ToolSet read_tools(RequestFields& fields, Json& template_tools) {
+ToolSet read_anthropic_tools(RequestFields& fields, Json& template_tools) {
   ToolSet tools;
   template_tools = Json::array();
   const Json* given = fields.list("tools", kMaxTools);
@@ -156,10 +155,10 @@ ToolSet read_tools(RequestFields& fields, Json& template_tools) {
     RequestFields tool((*given)[i], path);
     const std::string type = tool.text("type").value_or("custom");
     if (type != "custom") refuse(path + ".type", "{}.type: only tools of the client are supported, got {}", path, described(Json(type)));
-    tool.refuse_field("strict", "arguments are not constrained to the schema");
+    const bool strict = tool.boolean("strict").value_or(false);
     const std::string name = tool.required_text("name");
     const Json* schema = tool.object("input_schema");
-    offer_tool(tools, name, schema, path + ".name", path + ".input_schema");
+    offer_tool(tools, name, schema, path + ".name", path + ".input_schema", strict);
     Json function = {{"name", name}};
     if (const auto description = tool.text("description")) function["description"] = *description;
     if (schema != nullptr) function["parameters"] = *schema;
@@ -186,7 +185,11 @@ ThinkingWish read_thinking(RequestFields& fields, ChatRequest& request, bool bud
   ThinkingWish wish;
   if (const Json* config = fields.object("output_config")) {
     RequestFields config_fields(*config, "output_config");
-    config_fields.refuse_field("format", "answers cannot be constrained to a form");
+    if (const Json* format = config_fields.object("format")) {
+      if (request.form.kind != OutputForm::Kind::kText)
+        refuse("output_config.format", "output_config.format: the form of the answer is given by {} already", request.form.field);
+      request.form = read_format_object(*format, "output_config.format");
+    }
     if (const auto effort = config_fields.text("effort")) wish.set_effort(*effort, "output_config.effort");
   }
   const Json* thinking = fields.object("thinking");
@@ -230,16 +233,19 @@ ChatRequest parse(std::string_view body, const RequestContext& context, bool onl
   for (const char* field : {"metadata", "service_tier", "cache_control"}) fields.accept_field(field);
   fields.refuse_field("mcp_servers", "the server calls no other servers");
   fields.refuse_field("container", "the server runs no code");
-  fields.refuse_field("output_format", "answers cannot be constrained to a form");
+  if (const Json* format = fields.object("output_format")) request.form = read_format_object(*format, "output_format");
 
   request.variables = Json::object();
   request.variables["messages"] = read_messages(fields, context, request);
   Json template_tools;
-  ToolSet offered = read_tools(fields, template_tools);
+  ToolSet offered = read_anthropic_tools(fields, template_tools);
   std::string named;
   const ToolChoice choice = read_tool_choice(fields, named, request);
   ThinkingWish wish = read_thinking(fields, request, max_tokens.has_value());
-  request.variables["add_generation_prompt"] = true;
+  // A last message of the assistant is the beginning of the answer.
+  const Json& last = request.variables["messages"].back();
+  request.continues_last = last["role"] == "assistant" && !last.contains("tool_calls");
+  request.variables["add_generation_prompt"] = !request.continues_last;
   apply_tools_and_thinking(request, std::move(offered), std::move(template_tools), choice, named, "tool_choice", std::move(wish));
   const std::vector<std::string> unknown = unknown_fields(fields, context);
   request.unknown_fields.insert(request.unknown_fields.begin(), unknown.begin(), unknown.end());

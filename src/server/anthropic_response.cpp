@@ -78,6 +78,7 @@ class AnthropicResponse : public ResponseBuilder {
 
   bool finished() const override { return finished_; }
   bool enough() const override { return answer_.enough(); }
+  std::optional<ServerSentEvent> ping() override { return ServerSentEvent{"ping", R"({"type":"ping"})"}; }
   const ApiError* failure() const override { return failure_ ? &*failure_ : nullptr; }
 
  private:

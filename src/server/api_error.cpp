@@ -79,9 +79,14 @@ ApiError api_error(EngineErrorKind kind, const std::string& message, const std::
 }
 
 // The start of the sentence is what agents look for to know that they should shorten the conversation.
-void check_context(int prompt_tokens, int max_tokens, int context_tokens) {
-  if (std::int64_t{prompt_tokens} + std::max(max_tokens, 1) <= context_tokens) return;
-  const std::string asked = max_tokens > 0 ? fmt::format(" and {} of the answer", max_tokens) : ", which leaves no room for an answer";
+void check_context(const EngineRequest& request, int context_tokens) {
+  const GenerationRequest& generation = request.generation;
+  const auto prompt_tokens = static_cast<std::int64_t>(generation.prompt_ids.size());
+  const int max_tokens = generation.max_tokens, least = generation.prompt_only ? 0 : std::max(max_tokens, 1);
+  if (prompt_tokens + least <= context_tokens) return;
+  const std::string asked = max_tokens > 0           ? fmt::format(" and {} of the answer", max_tokens)
+                            : generation.prompt_only ? ""
+                                                     : ", which leaves no room for an answer";
   throw RequestError("messages",
                      fmt::format("This model's maximum context length is {} tokens. However, the request has {} tokens of input{}. Shorten "
                                  "the input or lower max_tokens.",

@@ -39,8 +39,9 @@ template <class... Args>
 ApiError api_error(const std::exception& error, const std::string& request_id);
 ApiError api_error(EngineErrorKind kind, const std::string& message, const std::string& request_id);
 
-// Throws RequestError code "context_length_exceeded" if prompt and answer cannot fit. max_tokens 0: whatever is left, at least one token.
-void check_context(int prompt_tokens, int max_tokens, int context_tokens);
+// Throws RequestError code "context_length_exceeded" if prompt and answer cannot fit. max_tokens 0: whatever is left, at least one token;
+// of a request for its prompt alone, none.
+void check_context(const EngineRequest& request, int context_tokens);
 // The same for /v1/messages, whose answers may end early with model_context_window_exceeded: the prompt alone must leave room for a token.
 void check_context_anthropic(int prompt_tokens, int context_tokens);
 

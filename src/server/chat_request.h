@@ -1,7 +1,7 @@
 #pragma once
 // A request of the chat kind, whatever API it came through, as a value; and the reader of OpenAI's chat completions.
 //
-// The caller then: render(variables) -> prompt text; + answer_prefix; encode -> engine.generation.prompt_ids; check_context(); submit.
+// The caller then: chat_prompt() -> engine.generation.prompt_ids; check_context(); submit.
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/engine_events.h"
+#include "server/structured_output.h"
 #include "server/tool_set.h"
 
 namespace tetrad {
@@ -19,6 +20,7 @@ inline constexpr std::size_t kMaxMessages = 16384;
 inline constexpr std::size_t kMaxContentParts = 4096;  // of one message
 inline constexpr std::size_t kMaxCallsOfMessage = 1024;
 inline constexpr std::size_t kMaxTemplateSwitches = 64;  // chat_template_kwargs
+inline constexpr int kNoThinkingBudget = -1;
 
 // What the server knows before it reads a request.
 struct RequestContext {
@@ -30,7 +32,6 @@ struct RequestContext {
   double queue_timeout = 0;           // seconds; 0: never
   bool merge_system_messages = true;  // false: system messages anywhere but first are refused
   bool strict_fields = false;         // unknown fields are refused instead of reported
-  bool prompt_logprobs = false;       // whether the engine computes them (echo with logprobs)
   std::uint64_t fresh_seed = 0;       // for a request that states none: a new random number every time
 };
 
@@ -46,20 +47,22 @@ struct Delivery {
   bool stream = false;
   bool include_usage = false;         // a last chunk with the usage
   bool usage_in_every_chunk = false;  // continuous_usage_stats
+  bool token_ids = false;             // return_token_ids
 };
 
 struct ChatRequest {
   std::string model;                 // as the client wrote it; "" if it did not
   nlohmann::ordered_json variables;  // for ChatTemplate::render; the shape conversation_variables() yields, add_generation_prompt included
-  // Appended to the rendered prompt, before it is encoded: the head of a tool call that the request forces. AnswerParser is fed it first.
-  // Forced calls run with thinking off.
-  std::string answer_prefix;
-  EngineRequest engine;             // all but prompt_ids; max_tokens 0: what is left of the context
-  std::vector<int> asked_stop_ids;  // of engine's stop ids those that the client named: what stop_reason reports
-  ToolSet tools;                    // that the answer may call: empty with tool_choice none
+  OutputForm form;                   // of the answer's content
+  EngineRequest engine;              // all but prompt_ids; max_tokens 0: what is left of the context
+  std::vector<int> asked_stop_ids;   // of engine's stop ids those that the client named: what stop_reason reports
+  ToolSet tools;                     // that the answer may call: empty with tool_choice none
   ToolChoice tool_choice = ToolChoice::kAuto;
+  std::string named_tool;              // with ToolChoice::kNamed
   int max_tool_calls = 0;              // 0: any number; 1 with parallel_tool_calls false or a named function
-  std::optional<int> thinking_budget;  // tokens
+  std::optional<int> thinking_budget;  // tokens; kNoThinkingBudget: none, whatever the server's default
+  bool continues_last = false;         // the answer goes on where the last message, the assistant's, ends
+  bool returns_prompt_text = false;
   ReasoningOutput reasoning = ReasoningOutput::kSeparate;
   Delivery delivery;
   std::string request_id;                   // as the client wrote it in the body; "" if it did not
@@ -75,6 +78,6 @@ inline ChatRequest parse_chat_request(const std::string& body, const RequestCont
 ChatRequest parse_chat_request(const nlohmann::ordered_json& body, const RequestContext& context);
 
 // How the rendered prompt ends, which says where the answer starts.
-bool prompt_opens_reasoning(std::string_view rendered_prompt);  // "<think>" without "</think>" after it, and only white space behind
+bool prompt_opens_reasoning(std::string_view rendered_prompt);  // "<think>", and only white space behind it
 
 }  // namespace tetrad

@@ -1,5 +1,6 @@
 #include <utility>
 
+#include "server/logprob_text.h"
 #include "server/response_parts.h"
 
 namespace tetrad {
@@ -8,27 +9,14 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-// The token as text and as bytes: bytes are exact where the text of one token is not whole.
-Json token_logprob(const TokenLogprob& token, const std::function<std::string(int)>& token_bytes) {
-  const std::string bytes = token_bytes ? token_bytes(token.id) : std::string();
-  Json numbers = Json::array();
-  for (const char byte : bytes) numbers.push_back(static_cast<unsigned>(static_cast<unsigned char>(byte)));
-  return {{"token", bytes}, {"logprob", finite_logprob(token.logprob)}, {"bytes", std::move(numbers)}};
-}
-
-Json token_logprobs(const SampledToken& sampled, const std::function<std::string(int)>& token_bytes) {
-  Json entry = token_logprob(*sampled.logprob, token_bytes);
-  Json& top = entry["top_logprobs"] = Json::array();
-  for (const TokenLogprob& other : sampled.top) top.push_back(token_logprob(other, token_bytes));
-  return entry;
-}
-
 class ChatResponse : public ResponseBuilder {
  public:
   ChatResponse(const ChatRequest& request, ResponseContext context)
       : context_(std::move(context)),
         delivery_(request.delivery),
         tools_(request.tools),
+        num_prompt_top_(request.engine.generation.prompt_logprobs),
+        returns_prompt_text_(request.returns_prompt_text),
         hides_reasoning_(request.reasoning == ReasoningOutput::kOmit) {
     for (int i = 0; i < request.engine.num_choices; ++i) choices_.emplace_back(request, tools_, context_);
   }
@@ -41,14 +29,17 @@ class ChatResponse : public ResponseBuilder {
     if (const auto* started = std::get_if<StartedEvent>(&event)) {
       usage_.prompt_tokens = started->prompt_tokens;
       usage_.cached_tokens = started->cached_tokens;
+    } else if (const auto* scored = std::get_if<PromptScoredEvent>(&event)) {
+      prompt_logprobs_.add(scored->tokens, num_prompt_top_, context_.token_bytes);
     } else if (const auto* token = std::get_if<TokenEvent>(&event)) {
       take(*token, out);
     } else if (const auto* end = std::get_if<ChoiceFinishedEvent>(&event)) {
       finish_choice(*end, out);
     } else if (const auto* done = std::get_if<FinishedEvent>(&event)) {
       usage_ = done->usage;
+      timings_ = json_text(timings_json(done->usage, done->timings));
       finished_ = true;
-      finish_stream(out);
+      if (delivery_.stream) finish_stream(out);
     } else {
       const auto& failed = std::get<FailedEvent>(event);
       finished_ = true;
@@ -68,10 +59,15 @@ class ChatResponse : public ResponseBuilder {
       if (!choice.logprobs.empty()) entry["logprobs"] = {{"content", choice.logprobs}};
       entry["finish_reason"] = finish_reason(choice);
       entry["stop_reason"] = choice.answer.stops().stop_reason(choice.answer.reason());
+      if (delivery_.token_ids) entry["token_ids"] = choice.token_ids;
       choices.push_back(std::move(entry));
     }
     json["usage"] = usage();
-    return json_text(json);
+    std::string text = json_text(json);
+    if (num_prompt_top_ >= 0) add_member(text, "prompt_logprobs", prompt_logprobs_.text());
+    add_prompt(text);
+    add_member(text, "timings", timings_);
+    return text;
   }
 
   bool finished() const override { return finished_; }
@@ -80,6 +76,7 @@ class ChatResponse : public ResponseBuilder {
       if (!choice.answer.enough()) return false;
     return true;
   }
+  std::optional<ServerSentEvent> ping() override { return std::nullopt; }
   const ApiError* failure() const override { return failure_ ? &*failure_ : nullptr; }
 
  private:
@@ -88,7 +85,8 @@ class ChatResponse : public ResponseBuilder {
 
     ChatChoice answer;
     bool has_role = false;
-    Json logprobs = Json::array();  // streamed: since the last chunk
+    std::vector<int> token_ids;  // for return_token_ids; streamed: since the last chunk, like the next
+    Json logprobs = Json::array();
     // Not streamed: the answer so far.
     std::string content, reasoning;
     Json calls = Json::array();
@@ -105,19 +103,22 @@ class ChatResponse : public ResponseBuilder {
   }
 
   // A chunk of one choice, or of none.
-  ServerSentEvent chunk(Json choices, bool last_usage = false) const {
+  ServerSentEvent chunk(Json choices, bool last_usage = false) {
     Json json = head("chat.completion.chunk");
     json["choices"] = std::move(choices);
     if (last_usage || delivery_.usage_in_every_chunk)
       json["usage"] = usage();
     else if (delivery_.include_usage)
       json["usage"] = nullptr;
-    return {"", json_text(json)};
+    std::string text = json_text(json);
+    if (!std::exchange(told_prompt_, true)) add_prompt(text);
+    return {"", std::move(text)};
   }
 
   void take(const TokenEvent& token, std::vector<ServerSentEvent>& out) {
     ++usage_.completion_tokens;
     Choice& choice = choices_.at(static_cast<std::size_t>(token.choice));
+    if (delivery_.token_ids) choice.token_ids.push_back(token.sampled.id);
     const bool hidden = hides_reasoning_ && choice.answer.in_reasoning();
     if (token.sampled.logprob && !hidden) choice.logprobs.push_back(token_logprobs(token.sampled, context_.token_bytes));
     pass_on(token.choice, choice.answer.feed(token), out);
@@ -126,17 +127,30 @@ class ChatResponse : public ResponseBuilder {
   void finish_choice(const ChoiceFinishedEvent& end, std::vector<ServerSentEvent>& out) {
     Choice& choice = choices_.at(static_cast<std::size_t>(end.choice));
     pass_on(end.choice, choice.answer.finish(end), out);
+    ++choices_finished_;
     if (!delivery_.stream) return;
     Json entry = delta_entry(end.choice, Json::object());
     entry["finish_reason"] = finish_reason(choice);
     entry["stop_reason"] = choice.answer.stops().stop_reason(end.reason);
-    out.push_back(chunk(Json::array({std::move(entry)})));
+    ServerSentEvent last = chunk(Json::array({std::move(entry)}));
+    // The timings belong into the last chunk with something in it, and are not known before the end of the request.
+    if (choices_finished_ == choices_.size() && !delivery_.include_usage)
+      held_ = std::move(last);
+    else
+      out.push_back(std::move(last));
   }
 
-  void finish_stream(std::vector<ServerSentEvent>& out) const {
-    if (!delivery_.stream) return;
-    if (delivery_.include_usage) out.push_back(chunk(Json::array(), true));
+  void finish_stream(std::vector<ServerSentEvent>& out) {
+    ServerSentEvent last = delivery_.include_usage ? chunk(Json::array(), true) : std::move(held_);
+    add_member(last.data, "timings", timings_);
+    out.push_back(std::move(last));
     out.push_back({"", "[DONE]"});
+  }
+
+  // What the request wants to know of its prompt.
+  void add_prompt(std::string& object) const {
+    if (delivery_.token_ids) add_member(object, "prompt_token_ids", ids_text(context_.prompt_ids(0)));
+    if (returns_prompt_text_) add_member(object, "prompt_text", json_text(context_.prompt_text(0)));
   }
 
   void pass_on(int index, const std::vector<AnswerEvent>& events, std::vector<ServerSentEvent>& out) {
@@ -158,6 +172,7 @@ class ChatResponse : public ResponseBuilder {
     Json entry = {{"index", index}, {"delta", std::move(with_role)}};
     if (!choice.logprobs.empty()) entry["logprobs"] = {{"content", std::exchange(choice.logprobs, Json::array())}};
     entry["finish_reason"] = nullptr;
+    if (delivery_.token_ids) entry["token_ids"] = std::exchange(choice.token_ids, {});
     return entry;
   }
 
@@ -204,8 +219,14 @@ class ChatResponse : public ResponseBuilder {
   ResponseContext context_;
   Delivery delivery_;
   ToolSet tools_;
-  bool hides_reasoning_;
+  int num_prompt_top_;  // -1: no log probabilities of the prompt
+  PromptLogprobs prompt_logprobs_;
+  bool returns_prompt_text_, hides_reasoning_;
+  bool told_prompt_ = false;  // in a chunk
   std::vector<Choice> choices_;
+  std::size_t choices_finished_ = 0;
+  ServerSentEvent held_;  // the chunk that ends the last choice
+  std::string timings_;   // at the end
   RequestUsage usage_;
   bool sent_ = false, finished_ = false;
   std::optional<ApiError> failure_;

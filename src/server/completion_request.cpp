@@ -1,5 +1,6 @@
 #include "server/completion_request.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "server/generation_fields.h"
@@ -62,18 +63,20 @@ CompletionRequest parse_completion_request(std::string_view body, const RequestC
   RequestFields fields(parsed, "");
   CompletionRequest request;
   request.model = fields.text("model").value_or("");
-  request.request_id = fields.text("request_id").value_or("");
+  request.request_id = read_request_id(fields);
   refuse_unsupported_fields(fields);
+  fields.refuse_field("thinking_token_budget", "thinking is known of a chat only");
+  fields.refuse_field("return_prompt_text", "echo puts the prompt before the answer");
   fields.refuse_field("suffix", "answers follow the prompt, nothing is filled in before a suffix");
-  if (const Json* format = fields.object("response_format"); format != nullptr && *format != Json{{"type", "text"}})
-    refuse("response_format", "response_format: only type text is supported");
-  request.engine = read_engine_request(fields, context);
+  request.form = read_output_form(fields);
+  request.engine = read_engine_request(fields, context, true);
   request.asked_stop_ids = asked_stop_ids(request.engine, context);
-  if (const auto logprobs = fields.integer("logprobs", 0, kMaxLogprobs))
-    request.engine.generation.sampling.logprobs = static_cast<int>(*logprobs);
+  GenerationRequest& generation = request.engine.generation;
+  if (const auto logprobs = fields.integer("logprobs", 0, kMaxLogprobs)) generation.sampling.logprobs = static_cast<int>(*logprobs);
   request.echo = fields.boolean("echo").value_or(false);
-  if (request.echo && request.engine.generation.sampling.logprobs && !context.prompt_logprobs)
-    refuse("echo", "echo: not supported together with logprobs: log probabilities exist for the tokens of the answer only");
+  if (generation.prompt_logprobs >= 0) request.prompt_logprobs = generation.prompt_logprobs;
+  if (request.echo && generation.sampling.logprobs)
+    generation.prompt_logprobs = std::max(generation.prompt_logprobs, *generation.sampling.logprobs);
   request.delivery = read_delivery(fields);
   request.prompts = read_prompts(fields, context.vocab_size);
   request.unknown_fields = unknown_fields(fields, context);

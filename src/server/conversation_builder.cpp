@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "server/answer_parser.h"
 #include "server/request_json.h"
 #include "server/tool_set.h"
 #include "text/json_bounded.h"
@@ -15,7 +16,6 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-constexpr std::string_view kThink = "<think>", kEndThink = "</think>";
 constexpr std::string_view kSpace = " \t\r\n";
 
 void split_reasoning(BuiltMessage& message) {

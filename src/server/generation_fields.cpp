@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/stop_strings.h"
+#include "server/http_wire.h"
 
 namespace tetrad {
 
@@ -14,7 +15,6 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-constexpr int kMaxInt = std::numeric_limits<int>::max();
 constexpr std::size_t kMaxStopIds = 256;
 constexpr std::size_t kMaxBiases = 4096;
 constexpr std::size_t kMaxSaltBytes = 1024;
@@ -114,20 +114,38 @@ std::vector<std::string> read_stop_strings(RequestFields& fields, std::string_vi
   return strings;
 }
 
-EngineRequest read_engine_request(RequestFields& fields, const RequestContext& context) {
+EngineRequest read_engine_request(RequestFields& fields, const RequestContext& context, bool prompt_alone) {
   EngineRequest engine;
-  read_sampling(fields, context, engine.generation.sampling);
-  read_stops(fields, context, engine.generation);
+  GenerationRequest& generation = engine.generation;
+  read_sampling(fields, context, generation.sampling);
+  read_stops(fields, context, generation);
+  generation.prompt_logprobs = static_cast<int>(fields.integer("prompt_logprobs", 0, kMaxLogprobs).value_or(-1));
   // Numbers beyond any context are left for check_context() to refuse, in the words that clients look for.
-  const auto older = fields.integer("max_tokens", 1, kMaxInt, true);
-  const auto newer = fields.integer("max_completion_tokens", 1, kMaxInt, true);
-  engine.generation.max_tokens = static_cast<int>(newer ? *newer : older.value_or(context.default_max_tokens));
+  const int fewest = prompt_alone || generation.prompt_logprobs >= 0 ? 0 : 1;
+  const auto older = fields.integer("max_tokens", fewest, kMaxInt, true);
+  const auto newer = fields.integer("max_completion_tokens", fewest, kMaxInt, true);
+  const auto max_tokens = newer ? newer : older;
+  generation.max_tokens = static_cast<int>(max_tokens.value_or(context.default_max_tokens));
+  generation.prompt_only = max_tokens == 0;
+  generation.min_tokens = static_cast<int>(fields.integer("min_tokens", 0, kMaxInt).value_or(0));
+  if (generation.min_tokens > 0 && (generation.prompt_only || (generation.max_tokens > 0 && generation.min_tokens > generation.max_tokens)))
+    refuse("min_tokens", "min_tokens: must be at most max_tokens, got {} and {}", generation.min_tokens, generation.max_tokens);
   engine.num_choices = static_cast<int>(fields.integer("n", 1, context.max_choices).value_or(1));
   engine.cache_salt = fields.text("cache_salt").value_or("");
   if (engine.cache_salt.size() > kMaxSaltBytes) refuse("cache_salt", "cache_salt: at most {} bytes long", kMaxSaltBytes);
   engine.reuse_prefix = fields.boolean("cache_prompt").value_or(true);
   engine.queue_timeout = context.queue_timeout;
   return engine;
+}
+
+std::string read_request_id(RequestFields& fields) {
+  for (const char* name : {"request_id", "rid"}) {
+    const std::string id = fields.text(name).value_or("");
+    if (id.empty()) continue;
+    if (request_id_from(id) != id) refuse(name, "{}: at most 128 letters, digits and the marks - _ . :", name);
+    return id;
+  }
+  return {};
 }
 
 std::vector<int> asked_stop_ids(const EngineRequest& engine, const RequestContext& context) {
@@ -140,6 +158,9 @@ std::vector<int> asked_stop_ids(const EngineRequest& engine, const RequestContex
 Delivery read_delivery(RequestFields& fields) {
   Delivery delivery;
   delivery.stream = fields.boolean("stream").value_or(false);
+  delivery.token_ids = fields.boolean("return_token_ids").value_or(false);
+  if (delivery.stream && fields.find("prompt_logprobs") != nullptr)
+    refuse("prompt_logprobs", "prompt_logprobs: only without a stream: they come in one piece");
   const Json* options = fields.object("stream_options");
   if (options == nullptr) return delivery;
   if (!delivery.stream) refuse("stream_options", "stream_options: only with \"stream\": true");
@@ -152,41 +173,28 @@ Delivery read_delivery(RequestFields& fields) {
 }
 
 void refuse_unsupported_fields(RequestFields& fields) {
-  static constexpr std::string_view kConstrained = "answers cannot be constrained to a form";
+  static constexpr std::string_view kConstrained = "answers are bound to a form by response_format or structured_outputs";
   static constexpr std::string_view kTransfer = "there is no transfer of caches between servers";
   static constexpr std::pair<std::string_view, std::string_view> kRefused[] = {
       {"use_beam_search", "answers are sampled, there is no beam search"},
       {"early_stopping", "there is no beam search"},
-      {"prompt_logprobs", "log probabilities exist for the tokens of the answer only"},
       {"truncate_prompt_tokens", "prompts are never shortened"},
       {"allowed_token_ids", kConstrained},
       {"bad_words", kConstrained},
       {"logits_processors", "code of clients is not run"},
-      {"structured_outputs", kConstrained},
-      {"guided_json", kConstrained},
-      {"guided_regex", kConstrained},
-      {"guided_choice", kConstrained},
-      {"guided_grammar", kConstrained},
-      {"json_schema", kConstrained},
-      {"regex", kConstrained},
-      {"ebnf", kConstrained},
-      {"grammar", kConstrained},
       {"kv_transfer_params", kTransfer},
       {"ec_transfer_params", kTransfer},
       {"disaggregated_params", kTransfer},
       {"bootstrap_host", kTransfer},
       {"bootstrap_port", kTransfer},
       {"bootstrap_room", kTransfer},
-      {"return_token_ids", "answers are text"},
       {"return_tokens_as_token_ids", "answers are text"},
-      {"return_prompt_text", "the prompt is not sent back"},
-      {"timings_per_token", "chunks carry no timings"},
+      {"timings_per_token", "only the last chunk carries timings"},
       {"return_progress", "chunks carry no progress"},
   };
   for (const auto& [field, why] : kRefused) fields.refuse_field(field, why);
   // Settings that say nothing new with one value, and something that cannot be done with every other.
   static constexpr std::tuple<const char*, double, const char*> kNeutral[] = {
-      {"min_tokens", 0, "an answer ends when the model ends it"},
       {"length_penalty", 1, "there is no beam search"},
       {"priority", 0, "requests are served in the order they come"},
       {"best_of", 1, "only as many answers are made as n asks for"},

@@ -7,8 +7,10 @@
 
 namespace tetrad {
 
-// Sampling, limits, stops, n, seed, cache; all but logprobs, whose form differs. Everything is checked here: the engine refuses none of it.
-EngineRequest read_engine_request(RequestFields& fields, const RequestContext& context);
+// Sampling, limits, stops, n, seed, cache, prompt_logprobs; all but logprobs, whose form differs. Everything is checked here: the engine
+// refuses none of it. prompt_alone: max_tokens may be 0, which asks for the prompt only; with prompt_logprobs it always may.
+EngineRequest read_engine_request(RequestFields& fields, const RequestContext& context, bool prompt_alone = false);
+std::string read_request_id(RequestFields& fields);  // "" if there is none
 std::vector<int> asked_stop_ids(const EngineRequest& engine, const RequestContext& context);
 Delivery read_delivery(RequestFields& fields);
 

@@ -126,7 +126,8 @@ HttpResponse GenerationReply::response() {
 }
 
 std::string GenerationReply::keepalive() const {
-  return setup_.shape == ApiShape::kAnthropic ? sse_text({"ping", R"({"type":"ping"})"}) : std::string(kKeepalive);
+  const std::optional<ServerSentEvent> ping = setup_.builder->ping();
+  return ping ? sse_text(*ping) : std::string(kKeepalive);
 }
 
 // Cancels what has not ended; without effect after that.

@@ -2,16 +2,21 @@
 
 #include <chrono>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "server/anthropic_request.h"
+#include "server/chat_prompt.h"
 #include "server/completion_request.h"
 #include "server/generation_reply.h"
 #include "server/http_wire.h"
-#include "server/model_routes.h"
+#include "server/responses_request.h"
 
 namespace tetrad {
 namespace {
+
+constexpr std::int64_t kMaxPromptScores = std::int64_t{1}
+                                          << 21;  // log probabilities of prompts in one answer, which grows by 40 bytes each
 
 std::int64_t seconds_since_1970() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -31,10 +36,10 @@ void log_unknown(const Service& service, const std::vector<std::string>& fields)
   }
 }
 
-ResponseContext response_context(const Service& service, const HttpRequest& request, std::string_view prefix, std::string model,
-                                 std::string_view call_prefix) {
+ResponseContext response_context(const Service& service, const HttpRequest& request, std::string_view prefix, const std::string& asked_id,
+                                 std::string model, std::string_view call_prefix) {
   ResponseContext context;
-  context.id = random_id(prefix);
+  context.id = asked_id.empty() ? random_id(prefix) : std::string(prefix) + asked_id;
   context.created = seconds_since_1970();
   context.model = std::move(model);
   context.request_id = request.id;
@@ -44,23 +49,46 @@ ResponseContext response_context(const Service& service, const HttpRequest& requ
   return context;
 }
 
-Reply start_chat(const std::shared_ptr<const Service>& service, ChatRequest chat, ResponseContext context, bool anthropic,
-                 const HttpRequest& request) {
+// The answer holds all of them at once.
+void check_prompt_scores(std::span<const EngineRequest> requests) {
+  std::int64_t scores = 0;
+  for (const EngineRequest& request : requests)
+    scores +=
+        static_cast<std::int64_t>(request.generation.prompt_ids.size()) * (request.generation.prompt_logprobs + 1) * request.num_choices;
+  if (scores > kMaxPromptScores)
+    refuse(
+        "prompt_logprobs",
+        "prompt_logprobs: {} log probabilities of prompts were asked for, {} are computed at most: send fewer prompts at a time or ask for "
+        "fewer of the best",
+        scores, kMaxPromptScores);
+}
+
+using MakeBuilder = std::function<std::unique_ptr<ResponseBuilder>(ResponseContext)>;
+
+Reply start_chat(const std::shared_ptr<const Service>& service, const ChatRequest& chat, ResponseContext context, ApiShape shape,
+                 const HttpRequest& request, const MakeBuilder& make_builder) {
   EngineRequest engine = chat.engine;
-  engine.generation.prompt_ids = chat_prompt_ids(*service, chat, &context.starts_in_reasoning);
-  if (!chat.answer_prefix.empty()) context.starts_in_reasoning = false;
-  const auto prompt_tokens = static_cast<int>(engine.generation.prompt_ids.size());
+  ChatPrompt prompt = chat_prompt(*service, chat);
+  context.starts_in_reasoning = prompt.in_reasoning;
+  engine.generation.prompt_ids = std::move(prompt.ids);
+  if (auto constraint = answer_constraint(*service, chat, prompt.in_reasoning); constraint != nullptr && !engine.generation.prompt_only)
+    engine.generation.constraints.push_back(std::move(constraint));
+  if (const auto budget = thinking_budget(*service, chat, prompt.in_reasoning)) engine.generation.constraints.push_back(budget);
+  if (chat.delivery.token_ids) context.prompt_ids = [ids = engine.generation.prompt_ids](int) { return ids; };
+  if (chat.returns_prompt_text) context.prompt_text = [text = std::move(prompt.text)](int) { return text; };
   const int context_tokens = service->context_tokens;
   engine.generation.max_length = context_tokens;
-  if (anthropic)
-    check_context_anthropic(prompt_tokens, context_tokens);
+  engine.take_what_fits = shape == ApiShape::kAnthropic;
+  if (engine.take_what_fits)
+    check_context_anthropic(static_cast<int>(engine.generation.prompt_ids.size()), context_tokens);
   else
-    check_context(prompt_tokens, engine.generation.max_tokens, context_tokens);
+    check_context(engine, context_tokens);
+  check_prompt_scores(std::span(&engine, 1));
   GenerationReply::Setup setup;
-  setup.builder = anthropic ? anthropic_response(chat, std::move(context)) : chat_response(chat, std::move(context));
+  setup.builder = make_builder(std::move(context));
   setup.requests.push_back(std::move(engine));
   setup.stream = chat.delivery.stream;
-  setup.shape = anthropic ? ApiShape::kAnthropic : ApiShape::kOpenAi;
+  setup.shape = shape;
   setup.request_id = request.id;
   return std::make_unique<GenerationReply>(service, std::move(setup));
 }
@@ -68,45 +96,62 @@ Reply start_chat(const std::shared_ptr<const Service>& service, ChatRequest chat
 }  // namespace
 
 Reply chat_completions(const std::shared_ptr<const Service>& service, const HttpRequest& request) {
-  ChatRequest chat = parse_chat_request(std::string_view(request.body), service->request_context());
+  const ChatRequest chat = parse_chat_request(std::string_view(request.body), service->request_context());
   std::string model = service->resolve_model(chat.model);
   log_unknown(*service, chat.unknown_fields);
-  ResponseContext context = response_context(*service, request, "chatcmpl-", std::move(model), "call_");
-  return start_chat(service, std::move(chat), std::move(context), false, request);
+  ResponseContext context = response_context(*service, request, "chatcmpl-", chat.request_id, std::move(model), "call_");
+  return start_chat(service, chat, std::move(context), ApiShape::kOpenAi, request,
+                    [&](ResponseContext more) { return chat_response(chat, std::move(more)); });
+}
+
+Reply responses(const std::shared_ptr<const Service>& service, const HttpRequest& request) {
+  const ResponsesRequest asked = parse_responses_request(request.body, service->request_context());
+  std::string model = service->resolve_model(asked.chat.model);
+  log_unknown(*service, asked.chat.unknown_fields);
+  ResponseContext context = response_context(*service, request, "resp_", asked.chat.request_id, std::move(model), "call_");
+  return start_chat(service, asked.chat, std::move(context), ApiShape::kOpenAi, request,
+                    [&](ResponseContext more) { return responses_response(asked, std::move(more)); });
 }
 
 Reply messages(const std::shared_ptr<const Service>& service, const HttpRequest& request) {
-  ChatRequest chat = parse_anthropic_request(request.body, service->request_context());
+  const ChatRequest chat = parse_anthropic_request(request.body, service->request_context());
   std::string model = service->resolve_model(chat.model);
   log_unknown(*service, chat.unknown_fields);
-  ResponseContext context = response_context(*service, request, "msg_", std::move(model), "toolu_");
-  return start_chat(service, std::move(chat), std::move(context), true, request);
+  ResponseContext context = response_context(*service, request, "msg_", {}, std::move(model), "toolu_");
+  return start_chat(service, chat, std::move(context), ApiShape::kAnthropic, request,
+                    [&](ResponseContext more) { return anthropic_response(chat, std::move(more)); });
 }
 
 HttpResponse count_message_tokens(const Service& service, const HttpRequest& request) {
   const ChatRequest chat = parse_anthropic_count_request(request.body, service.request_context());
   service.resolve_model(chat.model);
-  return {.body = anthropic_count_body(static_cast<int>(chat_prompt_ids(service, chat).size()))};
+  return {.body = anthropic_count_body(static_cast<int>(chat_prompt(service, chat).ids.size()))};
 }
 
 Reply completions(const std::shared_ptr<const Service>& service, const HttpRequest& request) {
   const CompletionRequest completion = parse_completion_request(request.body, service->request_context());
   std::string model = service->resolve_model(completion.model);
   log_unknown(*service, completion.unknown_fields);
-  ResponseContext context = response_context(*service, request, "cmpl-", std::move(model), "call_");
+  ResponseContext context = response_context(*service, request, "cmpl-", completion.request_id, std::move(model), "call_");
   GenerationReply::Setup setup;
   const int context_tokens = service->context_tokens;
-  auto texts = std::make_shared<std::vector<std::string>>();  // of the prompts, for echo
+  auto texts = std::make_shared<std::vector<std::string>>();     // of the prompts, for echo
+  auto ids = std::make_shared<std::vector<std::vector<int>>>();  // of the prompts, for return_token_ids and log probabilities
+  const auto constraint = service->grammars->constraint(completion.form, {}, CallRule::kFree);
   for (const CompletionPrompt& prompt : completion.prompts) {
     EngineRequest engine = completion.engine;
+    if (constraint != nullptr && !engine.generation.prompt_only) engine.generation.constraints.push_back(constraint);
     engine.generation.max_length = context_tokens;
     const auto* text = std::get_if<std::string>(&prompt);
     engine.generation.prompt_ids = text != nullptr ? service->encode(*text) : std::get<std::vector<int>>(prompt);
     if (engine.generation.prompt_ids.empty()) refuse("prompt", "prompt: at least one token is needed, got an empty prompt");
-    check_context(static_cast<int>(engine.generation.prompt_ids.size()), engine.generation.max_tokens, context_tokens);
+    check_context(engine, context_tokens);
     if (completion.echo) texts->push_back(text != nullptr ? *text : service->tokenizer->decode(engine.generation.prompt_ids));
+    if (engine.generation.prompt_logprobs >= 0 || completion.delivery.token_ids) ids->push_back(engine.generation.prompt_ids);
     setup.requests.push_back(std::move(engine));
   }
+  check_prompt_scores(setup.requests);
+  context.prompt_ids = [ids](int prompt) { return ids->at(static_cast<std::size_t>(prompt)); };
   context.prompt_text = [texts](int prompt) { return texts->at(static_cast<std::size_t>(prompt)); };
   setup.builder = completion_response(completion, std::move(context));
   setup.stream = completion.delivery.stream;

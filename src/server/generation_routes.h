@@ -10,6 +10,7 @@ namespace tetrad {
 Reply completions(const std::shared_ptr<const Service>& service, const HttpRequest& request);       // POST /v1/completions
 Reply chat_completions(const std::shared_ptr<const Service>& service, const HttpRequest& request);  // POST /v1/chat/completions
 Reply messages(const std::shared_ptr<const Service>& service, const HttpRequest& request);          // POST /v1/messages
+Reply responses(const std::shared_ptr<const Service>& service, const HttpRequest& request);         // POST /v1/responses
 HttpResponse count_message_tokens(const Service& service, const HttpRequest& request);              // POST /v1/messages/count_tokens
 
 }  // namespace tetrad

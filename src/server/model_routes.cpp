@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "server/chat_prompt.h"
 #include "server/request_json.h"
 
 namespace tetrad {
@@ -47,10 +48,25 @@ HttpResponse server_load(const Service& service) {
   return json_response(body);
 }
 
-std::vector<int> chat_prompt_ids(const Service& service, const ChatRequest& chat, bool* opens_reasoning) {
-  const std::string prompt = service.chat_template->render(chat.variables);
-  if (opens_reasoning != nullptr) *opens_reasoning = prompt_opens_reasoning(prompt);
-  return service.encode(prompt + chat.answer_prefix);
+HttpResponse server_loads(const Service& service) {
+  const EngineStats stats = service.engine->stats();
+  const double share = stats.pages > 0 ? static_cast<double>(stats.pages_taken) / stats.pages : 0;
+  Json load;
+  load["dp_rank"] = 0;
+  load["num_running_reqs"] = stats.requests_running;
+  load["num_waiting_reqs"] = stats.requests_waiting;
+  load["num_total_reqs"] = stats.requests_running + stats.requests_waiting;
+  load["num_used_tokens"] = stats.pages_taken * service.page_tokens;
+  load["max_total_num_tokens"] = stats.pages * service.page_tokens;
+  load["token_usage"] = share;
+  Json body;
+  body["dp_rank_count"] = 1;
+  body["loads"] = Json::array({std::move(load)});
+  body["aggregate"] = {{"total_running_reqs", stats.requests_running},
+                       {"total_waiting_reqs", stats.requests_waiting},
+                       {"total_reqs", stats.requests_running + stats.requests_waiting},
+                       {"avg_token_usage", share}};
+  return json_response(body);
 }
 
 HttpResponse tokenize(const Service& service, const HttpRequest& request) {
@@ -61,7 +77,7 @@ HttpResponse tokenize(const Service& service, const HttpRequest& request) {
   if (body.contains("messages")) {
     const ChatRequest chat = parse_chat_request(body, service.request_context());
     service.resolve_model(chat.model);
-    ids = chat_prompt_ids(service, chat);
+    ids = chat_prompt(service, chat).ids;
   } else {
     service.resolve_model(fields.text("model").value_or(""));
     fields.boolean("add_special_tokens");  // the tokenizer adds none of its own either way

@@ -15,6 +15,7 @@
 
 namespace tetrad {
 
+inline constexpr int kMaxInt = std::numeric_limits<int>::max();  // the largest count that a field takes
 inline constexpr int kMaxRequestNesting = 64;
 inline constexpr std::size_t kMaxRequestFields = 256;  // of one object that is read by name
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,6 +19,8 @@
 #include "server/completion_request.h"
 
 namespace tetrad {
+
+struct ResponsesRequest;
 
 // One event of a stream. OpenAI streams have no names; their end is an event with data "[DONE]".
 struct ServerSentEvent {
@@ -35,9 +38,10 @@ struct ResponseContext {
   std::string request_id;            // for errors
   bool starts_in_reasoning = false;  // prompt_opens_reasoning(); chat and messages
   ReasoningFields reasoning_fields = ReasoningFields::kBoth;
-  std::function<std::string()> make_id;         // of a tool call, e.g. "call_..." or "toolu_..."; unguessable, new every time
-  std::function<std::string(int)> token_bytes;  // of a token id (Tokenizer::token_bytes); for logprobs and stop_reason
-  std::function<std::string(int)> prompt_text;  // of prompt p; for completions with echo
+  std::function<std::string()> make_id;             // of a tool call, e.g. "call_..." or "toolu_..."; unguessable, new every time
+  std::function<std::string(int)> token_bytes;      // of a token id (Tokenizer::token_bytes); for logprobs and stop_reason
+  std::function<std::string(int)> prompt_text;      // of prompt p; where it is asked for: echo, return_prompt_text
+  std::function<std::vector<int>(int)> prompt_ids;  // of prompt p; where they or their log probabilities are asked for
 };
 
 class ResponseBuilder {
@@ -53,6 +57,8 @@ class ResponseBuilder {
   // Nothing that may still come has a use (parallel_tool_calls: false): cancel the request in the engine and go on feeding; the events up
   // to and including the terminal one are still needed.
   virtual bool enough() const = 0;
+  // What a silent stream says now and then, for clients that count events; nothing: a comment serves.
+  virtual std::optional<ServerSentEvent> ping() = 0;
   // What the request failed with, for a request that is not streamed or of which nothing has been sent yet.
   virtual const ApiError* failure() const = 0;
 };
@@ -60,8 +66,12 @@ class ResponseBuilder {
 // The requests are copied as far as needed.
 std::unique_ptr<ResponseBuilder> chat_response(const ChatRequest& request, ResponseContext context);
 std::unique_ptr<ResponseBuilder> completion_response(const CompletionRequest& request, ResponseContext context);
-// Events have names. Begins with message_start as soon as StartedEvent says how many tokens the prompt has; `ping` is the caller's.
+// Events have names. Begins with message_start as soon as StartedEvent says how many tokens the prompt has.
 std::unique_ptr<ResponseBuilder> anthropic_response(const ChatRequest& request, ResponseContext context);
+
+// Events have names and count up from 0. Begins with response.created when StartedEvent comes, and ends with response.completed,
+// .incomplete or .failed; there is no "[DONE]".
+std::unique_ptr<ResponseBuilder> responses_response(const ResponsesRequest& request, ResponseContext context);
 
 std::string anthropic_count_body(int input_tokens);  // {"input_tokens": N}
 

@@ -1,8 +1,11 @@
 #include "server/response_parts.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <cmath>
 #include <utility>
+
+#include "server/logprob_text.h"
 
 namespace tetrad {
 
@@ -19,10 +22,40 @@ Json usage_json(const RequestUsage& usage, std::optional<int> reasoning_tokens) 
   return json;
 }
 
-double finite_logprob(float logprob) {
-  constexpr double kLowest = -9999.0;
-  return std::isfinite(logprob) ? static_cast<double>(logprob) : kLowest;
+Json timings_json(const RequestUsage& usage, const RequestTimings& timings) {
+  Json json = {{"cache_n", usage.cached_tokens}};
+  const auto add = [&](const std::string& what, int tokens, int steps, double seconds) {
+    json[what + "_n"] = tokens;
+    json[what + "_ms"] = 1000 * seconds;
+    json[what + "_per_token_ms"] = steps > 0 ? 1000 * seconds / steps : 0;
+    json[what + "_per_second"] = seconds > 0 ? steps / seconds : 0;
+  };
+  const int computed = usage.prompt_tokens - usage.cached_tokens;
+  add("prompt", computed, computed, timings.prefill);
+  add("predicted", usage.completion_tokens, std::max(usage.completion_tokens - 1, 0), timings.decode);  // from the first token on
+  return json;
 }
+
+Json token_logprobs(const SampledToken& sampled, const std::function<std::string(int)>& token_bytes) {
+  const auto entry_of = [&](const TokenLogprob& token) {
+    const std::string bytes = token_bytes ? token_bytes(token.id) : std::string();
+    Json numbers = Json::array();
+    for (const char byte : bytes) numbers.push_back(static_cast<unsigned>(static_cast<unsigned char>(byte)));
+    return Json{{"token", bytes}, {"logprob", finite_logprob(token.logprob)}, {"bytes", std::move(numbers)}};
+  };
+  Json entry = entry_of(*sampled.logprob);
+  Json& top = entry["top_logprobs"] = Json::array();
+  for (const TokenLogprob& other : sampled.top) top.push_back(entry_of(other));
+  return entry;
+}
+
+void add_member(std::string& object, std::string_view key, std::string_view value) {
+  object.pop_back();
+  if (object.size() > 1) object += ',';
+  object += fmt::format("\"{}\":{}}}", key, value);
+}
+
+std::string ids_text(std::span<const int> ids) { return fmt::format("[{}]", fmt::join(ids, ",")); }
 
 StopFinder::StopFinder(const GenerationRequest& generation, std::vector<int> reported_ids, std::function<std::string(int)> token_bytes)
     : stop_ids_(generation.stop_ids),
@@ -46,8 +79,7 @@ Json StopFinder::stop_reason(FinishReason reason) const {
 ChatChoice::ChatChoice(const ChatRequest& request, const ToolSet& tools, const ResponseContext& context)
     : reasoning_(request.reasoning),
       parser_({context.starts_in_reasoning, &tools, request.max_tool_calls, context.make_id}),
-      stops_(request.engine.generation, request.asked_stop_ids, context.token_bytes),
-      first_(parser_.feed(request.answer_prefix)) {}
+      stops_(request.engine.generation, request.asked_stop_ids, context.token_bytes) {}
 
 std::vector<AnswerEvent> ChatChoice::feed(const TokenEvent& event) {
   if (parser_.in_reasoning()) ++reasoning_tokens_;
@@ -65,10 +97,6 @@ std::vector<AnswerEvent> ChatChoice::finish(const ChoiceFinishedEvent& event) {
 }
 
 std::vector<AnswerEvent> ChatChoice::shaped(std::vector<AnswerEvent> events, bool last) {
-  if (!first_.empty()) {
-    events.insert(events.begin(), std::make_move_iterator(first_.begin()), std::make_move_iterator(first_.end()));
-    first_.clear();
-  }
   if (reasoning_ == ReasoningOutput::kSeparate) return events;
   std::vector<AnswerEvent> kept;
   for (AnswerEvent& event : events) {

@@ -2,6 +2,7 @@
 // Pieces that the responses of all APIs are made of.
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,8 +21,15 @@ std::string json_text(const nlohmann::ordered_json& value);  // on one line; nev
 // prompt, completion and total tokens, with how many were cached and, where given, how many were reasoning.
 nlohmann::ordered_json usage_json(const RequestUsage& usage, std::optional<int> reasoning_tokens);
 
-// Minus infinity has no form in JSON.
-double finite_logprob(float logprob);
+// llama.cpp's account of where the time went: milliseconds and rates of the prompt, without what was cached, and of the answers.
+nlohmann::ordered_json timings_json(const RequestUsage& usage, const RequestTimings& timings);
+
+// A token of an answer as text and as bytes (exact where the text of one token is not whole), with the best ones in its place.
+nlohmann::ordered_json token_logprobs(const SampledToken& sampled, const std::function<std::string(int)>& token_bytes);
+
+// Adds a field to the text of an object; value is JSON.
+void add_member(std::string& object, std::string_view key, std::string_view value);
+std::string ids_text(std::span<const int> ids);  // [1,2,3]
 
 // Which of the stops of a request ended an answer: the engine says only that one did.
 class StopFinder {
@@ -64,8 +72,7 @@ class ChatChoice {
   ReasoningOutput reasoning_;
   AnswerParser parser_;
   StopFinder stops_;
-  std::vector<AnswerEvent> first_;  // what the answer's prefix already said
-  bool inside_tags_ = false;        // kInline: the opening tag is written, the closing one is not
+  bool inside_tags_ = false;  // kInline: the opening tag is written, the closing one is not
   bool finished_ = false;
   int reasoning_tokens_ = 0;
   FinishReason reason_ = FinishReason::kStop;

@@ -9,6 +9,7 @@
 #include "server/http_errors.h"
 #include "server/http_wire.h"
 #include "server/model_routes.h"
+#include "server/render_routes.h"
 
 namespace tetrad {
 namespace {
@@ -28,11 +29,18 @@ enum class Target {
   kChat,
   kMessages,
   kCountTokens,
+  kResponses,
+  kStoredResponse,
+  kRenderCompletions,
+  kRenderChat,
+  kRenderResponses,
+  kApplyTemplate,
+  kLoads,
 };
 
 struct Route {
-  std::string_view path;  // a path that ends in '/' takes whatever follows
-  std::string_view method;
+  std::string_view path;    // a path that ends in '/' takes whatever follows
+  std::string_view method;  // "": any
   Target target;
   bool open = false;         // without a key
   bool needs_model = false;  // refused while it loads
@@ -47,6 +55,7 @@ constexpr Route kRoutes[] = {
     {"/version", "GET", Target::kVersion},
     {"/metrics", "GET", Target::kMetrics},
     {"/load", "GET", Target::kLoad, false, true},
+    {"/v1/loads", "GET", Target::kLoads, false, true},
     {"/v1/models", "GET", Target::kModels, false, true},
     {"/v1/models/", "GET", Target::kModel, false, true},
     {"/tokenize", "POST", Target::kTokenize, false, true, true},
@@ -56,6 +65,12 @@ constexpr Route kRoutes[] = {
     {"/v1/chat/completions", "POST", Target::kChat, false, true, true},
     {"/v1/messages", "POST", Target::kMessages, false, true, true},
     {"/v1/messages/count_tokens", "POST", Target::kCountTokens, false, true, true},
+    {"/v1/responses", "POST", Target::kResponses, false, true, true},
+    {"/v1/completions/render", "POST", Target::kRenderCompletions, false, true, true},
+    {"/v1/chat/completions/render", "POST", Target::kRenderChat, false, true, true},
+    {"/v1/responses/render", "POST", Target::kRenderResponses, false, true, true},
+    {"/v1/responses/", "", Target::kStoredResponse},
+    {"/apply-template", "POST", Target::kApplyTemplate, false, true, true},
 };
 
 const Route* find_route(std::string_view path) {
@@ -67,7 +82,9 @@ const Route* find_route(std::string_view path) {
   return nullptr;
 }
 
-bool takes(const Route& route, std::string_view method) { return method == route.method || (route.method == "GET" && method == "HEAD"); }
+bool takes(const Route& route, std::string_view method) {
+  return route.method.empty() || method == route.method || (route.method == "GET" && method == "HEAD");
+}
 
 ApiError simple_error(int status, std::string_view type, std::string_view code, std::string message) {
   return {.status = status,
@@ -83,6 +100,12 @@ ApiError unavailable(std::string_view code, std::string message, int retry_after
   ApiError error = simple_error(503, "unavailable_error", code, std::move(message));
   error.retry_after = retry_after;
   return error;
+}
+
+ApiError no_such_response(std::string_view path) {
+  return simple_error(
+      404, "not_found_error", "response_not_found",
+      fmt::format("There is nothing at {}: responses are not stored. Send the whole conversation as input.", path.substr(0, 200)));
 }
 
 bool is_json(std::string_view content_type) {
@@ -139,7 +162,7 @@ std::unique_ptr<HttpResponse> Router::screen(const HttpRequest& head) {
 
 bool Router::is_quick(const HttpRequest& head) const {
   const Route* route = find_route(head.path);
-  return route == nullptr || route->method == "GET";
+  return route == nullptr || route->method != "POST";
 }
 
 Reply Router::handle(const HttpRequest& request) noexcept {
@@ -176,6 +199,13 @@ Reply Router::answer(const HttpRequest& request) {
     case Target::kChat: return chat_completions(service, request);
     case Target::kMessages: return messages(service, request);
     case Target::kCountTokens: return count_message_tokens(*service, request);
+    case Target::kResponses: return responses(service, request);
+    case Target::kStoredResponse: return error_response(no_such_response(request.path), ApiShape::kOpenAi);
+    case Target::kRenderCompletions: return render_completions(*service, request);
+    case Target::kRenderChat: return render_chat(*service, request);
+    case Target::kRenderResponses: return render_responses(*service, request);
+    case Target::kApplyTemplate: return apply_template(*service, request);
+    case Target::kLoads: return server_loads(*service);
   }
   fail<InternalError>("route {} has no handler", route->path);
 }

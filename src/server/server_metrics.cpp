@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <span>
 
 #include "server/metrics_text.h"
 
@@ -43,6 +44,13 @@ void add_gauges(MetricsText& text, const EngineStats& stats, const EngineFacts& 
              static_cast<double>(stats.prefix_cache.host_bytes));
 }
 
+// Every reason up to `last`, those that have not occurred too: a series that begins with its first fault shows no increase.
+void add_reasons(MetricsText& text, std::span<const std::uint64_t> counts, EngineErrorKind last) {
+  for (int kind = 0; kind <= static_cast<int>(last); ++kind)
+    text.sample(static_cast<double>(counts[static_cast<std::size_t>(kind)]),
+                {{"reason", std::string(engine_error_name(static_cast<EngineErrorKind>(kind)))}});
+}
+
 void add_counters(MetricsText& text, const EngineStats& stats) {
   text.counter("vllm:prompt_tokens_total", "Tokens of the prompts that were started.", stats.prompt_tokens);
   text.counter("vllm:generation_tokens_total", "Tokens generated.", stats.generated_tokens);
@@ -59,13 +67,9 @@ void add_counters(MetricsText& text, const EngineStats& stats) {
   text.counter("tetrad:step_rows_total", "Rows of all steps.", stats.rows);
   text.counter("tetrad:prefix_cache_evictions_total", "Entries of the prefix cache that gave way.", stats.prefix_cache.evictions);
   text.family("tetrad:requests_refused_total", "counter", "Requests not taken, by reason.");
-  for (int kind = 0; kind < kNumEngineErrorKinds; ++kind)
-    if (const std::uint64_t count = stats.refused[static_cast<std::size_t>(kind)]; count > 0)
-      text.sample(static_cast<double>(count), {{"reason", std::string(engine_error_name(static_cast<EngineErrorKind>(kind)))}});
+  add_reasons(text, stats.refused, EngineErrorKind::kStopping);
   text.family("tetrad:requests_failed_total", "counter", "Requests that were taken and failed, by reason.");
-  for (int kind = 0; kind < kNumEngineErrorKinds; ++kind)
-    if (const std::uint64_t count = stats.failed[static_cast<std::size_t>(kind)]; count > 0)
-      text.sample(static_cast<double>(count), {{"reason", std::string(engine_error_name(static_cast<EngineErrorKind>(kind)))}});
+  add_reasons(text, stats.failed, EngineErrorKind::kInternal);
 }
 
 void add_engine_histograms(MetricsText& text, const EngineStats& stats) {

@@ -44,6 +44,15 @@ std::vector<int> Service::encode(const std::string& prompt) const {
   return tokenizer->encode(prompt);
 }
 
+std::optional<ThinkingTokens> thinking_tokens(const Tokenizer& tokenizer, const std::string& message) {
+  const auto start = tokenizer.added_token("<think>"), end = tokenizer.added_token("</think>");
+  if (!start || !end) return std::nullopt;
+  ThinkingTokens tokens{*start, *end, tokenizer.encode(message + "\n</think>\n\n")};
+  ThinkingBudget({.start_id = *start, .end_id = *end, .inside = true, .budget = 0, .end_phrase = tokens.end_phrase})
+      .check(tokenizer.size());
+  return tokens;
+}
+
 std::size_t longest_prompt_bytes(const Tokenizer& tokenizer, int context_tokens) {
   std::size_t longest = 1;
   for (int id = 0; id < tokenizer.size(); ++id) longest = std::max(longest, tokenizer.token_bytes(id).size());

@@ -20,6 +20,14 @@
 
 namespace tetrad {
 
+inline constexpr std::string_view kThinkingSpent = "\n\nThere is no room left to think; I answer with what I have.";
+
+// The tokens that a budget of thinking works with.
+struct ThinkingTokens {
+  int start_id = 0, end_id = 0;
+  std::vector<int> end_phrase;  // the message, the tag and what separates it from the answer
+};
+
 struct ServiceSettings {
   std::vector<std::string> model_names;  // that requests may use; the first is the one reported; "*" accepts any
   int max_choices = 16;
@@ -28,7 +36,9 @@ struct ServiceSettings {
   bool merge_system_messages = true;
   bool strict_fields = false;
   ReasoningFields reasoning_fields = ReasoningFields::kBoth;
-  std::size_t stream_buffer_events = 512;  // of one answer, not yet sent: beyond that its client is too slow
+  int reasoning_budget = kNoThinkingBudget;              // tokens of thinking, of a request that states none
+  std::string reasoning_budget_message{kThinkingSpent};  // what thinking ends with when the budget is spent
+  std::size_t stream_buffer_events = 512;                // of one answer, not yet sent: beyond that its client is too slow
 };
 
 struct Service {
@@ -40,6 +50,8 @@ struct Service {
   std::size_t max_prompt_bytes = 0;            // more text than that cannot fit the context, whatever it says; 0: unknown
   nlohmann::ordered_json tokenizer_info = {};  // what GET /tokenizer_info answers
   const Tokenizer* tokenizer = nullptr;
+  std::shared_ptr<OutputGrammars> grammars = {};  // set wherever requests are served
+  std::optional<ThinkingTokens> thinking = {};    // nothing: the tokenizer has no tags for it
   const ChatTemplate* chat_template = nullptr;
   EngineLoop* engine = nullptr;
   ServerMetrics* metrics = nullptr;
@@ -52,6 +64,8 @@ struct Service {
   std::vector<int> encode(const std::string& prompt) const;
 };
 
+// Throws InputError for a message that cannot end the thinking.
+std::optional<ThinkingTokens> thinking_tokens(const Tokenizer& tokenizer, const std::string& message);
 std::size_t longest_prompt_bytes(const Tokenizer& tokenizer, int context_tokens);  // for Service::max_prompt_bytes
 
 }  // namespace tetrad

@@ -147,11 +147,14 @@ JsonTypes OfferedTool::types_of(std::string_view parameter) const {
 }
 
 OfferedTool OfferedTool::from_schema(std::string name, const Json& schema, const std::string& path) {
-  OfferedTool tool{.name = std::move(name), .parameters = {}};
+  OfferedTool tool;
+  tool.name = std::move(name);
+  tool.path = path;
   if (!schema.is_object()) {
     tool.other_parameters = kAnyType;
     return tool;
   }
+  tool.schema = std::make_shared<const Json>(schema);
   SchemaTypes types(schema);
   const auto properties = schema.find("properties");
   const bool has_properties = properties != schema.end() && properties->is_object() && !properties->empty();

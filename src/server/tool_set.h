@@ -1,6 +1,7 @@
 #pragma once
 // The functions a request offers to the model, and how an argument's text becomes JSON by the function's schema.
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,6 +23,9 @@ struct OfferedTool {
   std::string name;
   std::map<std::string, JsonTypes, std::less<>> parameters;  // of its schema's properties
   JsonTypes other_parameters = kStringType;                  // of a parameter that is not among them
+  std::shared_ptr<const nlohmann::ordered_json> schema;      // of the arguments; null: none was given
+  bool strict = false;                                       // the arguments keep to the schema, or the request is refused
+  std::string path;                                          // of the schema in the request
 
   JsonTypes types_of(std::string_view parameter) const;
 

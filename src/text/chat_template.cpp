@@ -10,13 +10,13 @@ namespace tetrad {
 
 namespace {
 
-constexpr std::uintmax_t kMaxFileBytes = 64u << 20;
+constexpr std::uintmax_t kMaxTemplateBytes = 64u << 20;
 
 std::string read_file(const std::filesystem::path& path) {
   std::error_code error;
   const std::uintmax_t size = std::filesystem::file_size(path, error);
   if (error) fail<LoadError>("{}: cannot be read: {}", path.string(), error.message());
-  if (size > kMaxFileBytes) fail<LoadError>("{}: {} bytes, at most {} are read", path.string(), size, kMaxFileBytes);
+  if (size > kMaxTemplateBytes) fail<LoadError>("{}: {} bytes, at most {} are read", path.string(), size, kMaxTemplateBytes);
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   text << file.rdbuf();

@@ -170,53 +170,53 @@ Value filter_round(Heap&, const Value& input, const Args& args) {
   return Value::floating((method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / scale);
 }
 
-struct Entry {
+struct FilterEntry {
   std::string_view name;
   FilterFunction filter;
 };
 
 constexpr std::array kFilters = {
-    Entry{"abs", filter_abs},
-    Entry{"capitalize", filter_text<capitalize>},
-    Entry{"count", filter_length},
-    Entry{"d", filter_default},
-    Entry{"default", filter_default},
-    Entry{"dictsort", filter_dictsort},
-    Entry{"first", filter_first},
-    Entry{"float", filter_float},
-    Entry{"indent", filter_indent},
-    Entry{"int", filter_int},
-    Entry{"items", filter_items},
-    Entry{"join", filter_join},
-    Entry{"last", filter_last},
-    Entry{"length", filter_length},
-    Entry{"list", filter_list},
-    Entry{"lower", filter_text<lower>},
-    Entry{"map", filter_map},
-    Entry{"max", filter_max},
-    Entry{"min", filter_min},
-    Entry{"reject", filter_reject},
-    Entry{"rejectattr", filter_rejectattr},
-    Entry{"replace", filter_replace},
-    Entry{"reverse", filter_reverse},
-    Entry{"round", filter_round},
-    Entry{"safe", filter_safe},
-    Entry{"select", filter_select},
-    Entry{"selectattr", filter_selectattr},
-    Entry{"sort", filter_sort},
-    Entry{"string", filter_string},
-    Entry{"sum", filter_sum},
-    Entry{"title", filter_text<title_words>},
-    Entry{"tojson", filter_tojson},
-    Entry{"trim", filter_trim},
-    Entry{"unique", filter_unique},
-    Entry{"upper", filter_text<upper>},
+    FilterEntry{"abs", filter_abs},
+    FilterEntry{"capitalize", filter_text<capitalize>},
+    FilterEntry{"count", filter_length},
+    FilterEntry{"d", filter_default},
+    FilterEntry{"default", filter_default},
+    FilterEntry{"dictsort", filter_dictsort},
+    FilterEntry{"first", filter_first},
+    FilterEntry{"float", filter_float},
+    FilterEntry{"indent", filter_indent},
+    FilterEntry{"int", filter_int},
+    FilterEntry{"items", filter_items},
+    FilterEntry{"join", filter_join},
+    FilterEntry{"last", filter_last},
+    FilterEntry{"length", filter_length},
+    FilterEntry{"list", filter_list},
+    FilterEntry{"lower", filter_text<lower>},
+    FilterEntry{"map", filter_map},
+    FilterEntry{"max", filter_max},
+    FilterEntry{"min", filter_min},
+    FilterEntry{"reject", filter_reject},
+    FilterEntry{"rejectattr", filter_rejectattr},
+    FilterEntry{"replace", filter_replace},
+    FilterEntry{"reverse", filter_reverse},
+    FilterEntry{"round", filter_round},
+    FilterEntry{"safe", filter_safe},
+    FilterEntry{"select", filter_select},
+    FilterEntry{"selectattr", filter_selectattr},
+    FilterEntry{"sort", filter_sort},
+    FilterEntry{"string", filter_string},
+    FilterEntry{"sum", filter_sum},
+    FilterEntry{"title", filter_text<title_words>},
+    FilterEntry{"tojson", filter_tojson},
+    FilterEntry{"trim", filter_trim},
+    FilterEntry{"unique", filter_unique},
+    FilterEntry{"upper", filter_text<upper>},
 };
 
 }  // namespace
 
 FilterFunction find_filter(std::string_view name) {
-  const auto at = std::find_if(kFilters.begin(), kFilters.end(), [&](const Entry& entry) { return entry.name == name; });
+  const auto at = std::find_if(kFilters.begin(), kFilters.end(), [&](const FilterEntry& entry) { return entry.name == name; });
   return at == kFilters.end() ? nullptr : at->filter;
 }
 

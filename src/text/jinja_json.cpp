@@ -126,7 +126,7 @@ struct JsonWriter {
   }
 };
 
-constexpr Int kMaxIndent = 64;
+constexpr Int kMaxJsonIndent = 64;
 
 }  // namespace
 
@@ -140,10 +140,10 @@ Value filter_tojson(Heap& heap, const Value& input, const Args& args) {
     writer.item_separator.pop_back();
     if (a[1]->is_string()) {
       writer.indent = a[1]->text();
-    } else if (a[1]->is_integer() && a[1]->integer <= kMaxIndent) {
+    } else if (a[1]->is_integer() && a[1]->integer <= kMaxJsonIndent) {
       writer.indent.assign(static_cast<std::size_t>(std::max<Int>(a[1]->integer, 0)), ' ');
     } else {
-      refuse("tojson: indent must be a string or an integer of at most {}", static_cast<int>(kMaxIndent));
+      refuse("tojson: indent must be a string or an integer of at most {}", static_cast<int>(kMaxJsonIndent));
     }
   }
   if (a[2] != nullptr && !a[2]->is_none()) {

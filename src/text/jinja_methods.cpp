@@ -11,7 +11,7 @@ namespace {
 
 using MethodFunction = Value (*)(Heap&, const Method&, const Args&);
 
-struct Entry {
+struct MethodEntry {
   std::string_view name;
   MethodFunction call;
 };
@@ -152,37 +152,37 @@ Value classify_text(Heap& heap, const Method& method, const Args& args) {
 }
 
 constexpr std::array kStringMethods = {
-    Entry{"strip", [](Heap& h, const Method& m, const Args& a) { return strip_with(h, m, a, Side::kBoth); }},
-    Entry{"lstrip", [](Heap& h, const Method& m, const Args& a) { return strip_with(h, m, a, Side::kLeft); }},
-    Entry{"rstrip", [](Heap& h, const Method& m, const Args& a) { return strip_with(h, m, a, Side::kRight); }},
-    Entry{"split", [](Heap& h, const Method& m, const Args& a) { return split_with(h, m, a, false); }},
-    Entry{"rsplit", [](Heap& h, const Method& m, const Args& a) { return split_with(h, m, a, true); }},
-    Entry{"partition", [](Heap& h, const Method& m, const Args& a) { return partition_with(h, m, a, false); }},
-    Entry{"rpartition", [](Heap& h, const Method& m, const Args& a) { return partition_with(h, m, a, true); }},
-    Entry{"startswith", [](Heap&, const Method& m, const Args& a) { return starts_or_ends(m, a, false); }},
-    Entry{"endswith", [](Heap&, const Method& m, const Args& a) { return starts_or_ends(m, a, true); }},
-    Entry{"find", [](Heap& h, const Method& m, const Args& a) { return find_with(h, m, a, false, false); }},
-    Entry{"rfind", [](Heap& h, const Method& m, const Args& a) { return find_with(h, m, a, true, false); }},
-    Entry{"index", [](Heap& h, const Method& m, const Args& a) { return find_with(h, m, a, false, true); }},
-    Entry{"rindex", [](Heap& h, const Method& m, const Args& a) { return find_with(h, m, a, true, true); }},
-    Entry{"count", count_text},
-    Entry{"replace", replace_text},
-    Entry{"join", join_text},
-    Entry{"removeprefix", remove_affix},
-    Entry{"removesuffix", remove_affix},
-    Entry{"splitlines", split_lines_of},
-    Entry{"upper", map_text},
-    Entry{"lower", map_text},
-    Entry{"title", map_text},
-    Entry{"capitalize", map_text},
-    Entry{"isdigit", classify_text},
-    Entry{"isdecimal", classify_text},
-    Entry{"isnumeric", classify_text},
-    Entry{"isalpha", classify_text},
-    Entry{"isalnum", classify_text},
-    Entry{"isspace", classify_text},
-    Entry{"isupper", classify_text},
-    Entry{"islower", classify_text},
+    MethodEntry{"strip", [](Heap& h, const Method& m, const Args& a) { return strip_with(h, m, a, Side::kBoth); }},
+    MethodEntry{"lstrip", [](Heap& h, const Method& m, const Args& a) { return strip_with(h, m, a, Side::kLeft); }},
+    MethodEntry{"rstrip", [](Heap& h, const Method& m, const Args& a) { return strip_with(h, m, a, Side::kRight); }},
+    MethodEntry{"split", [](Heap& h, const Method& m, const Args& a) { return split_with(h, m, a, false); }},
+    MethodEntry{"rsplit", [](Heap& h, const Method& m, const Args& a) { return split_with(h, m, a, true); }},
+    MethodEntry{"partition", [](Heap& h, const Method& m, const Args& a) { return partition_with(h, m, a, false); }},
+    MethodEntry{"rpartition", [](Heap& h, const Method& m, const Args& a) { return partition_with(h, m, a, true); }},
+    MethodEntry{"startswith", [](Heap&, const Method& m, const Args& a) { return starts_or_ends(m, a, false); }},
+    MethodEntry{"endswith", [](Heap&, const Method& m, const Args& a) { return starts_or_ends(m, a, true); }},
+    MethodEntry{"find", [](Heap& h, const Method& m, const Args& a) { return find_with(h, m, a, false, false); }},
+    MethodEntry{"rfind", [](Heap& h, const Method& m, const Args& a) { return find_with(h, m, a, true, false); }},
+    MethodEntry{"index", [](Heap& h, const Method& m, const Args& a) { return find_with(h, m, a, false, true); }},
+    MethodEntry{"rindex", [](Heap& h, const Method& m, const Args& a) { return find_with(h, m, a, true, true); }},
+    MethodEntry{"count", count_text},
+    MethodEntry{"replace", replace_text},
+    MethodEntry{"join", join_text},
+    MethodEntry{"removeprefix", remove_affix},
+    MethodEntry{"removesuffix", remove_affix},
+    MethodEntry{"splitlines", split_lines_of},
+    MethodEntry{"upper", map_text},
+    MethodEntry{"lower", map_text},
+    MethodEntry{"title", map_text},
+    MethodEntry{"capitalize", map_text},
+    MethodEntry{"isdigit", classify_text},
+    MethodEntry{"isdecimal", classify_text},
+    MethodEntry{"isnumeric", classify_text},
+    MethodEntry{"isalpha", classify_text},
+    MethodEntry{"isalnum", classify_text},
+    MethodEntry{"isspace", classify_text},
+    MethodEntry{"isupper", classify_text},
+    MethodEntry{"islower", classify_text},
 };
 
 Value dict_get(Heap& heap, const Method& method, const Args& args) {
@@ -214,7 +214,8 @@ Value dict_copy(Heap&, const Method& method, const Args& args) {
 }
 
 constexpr std::array kDictMethods = {
-    Entry{"get", dict_get}, Entry{"items", dict_view}, Entry{"keys", dict_view}, Entry{"values", dict_view}, Entry{"copy", dict_copy},
+    MethodEntry{"get", dict_get},     MethodEntry{"items", dict_view}, MethodEntry{"keys", dict_view},
+    MethodEntry{"values", dict_view}, MethodEntry{"copy", dict_copy},
 };
 
 Value list_index(Heap& heap, const Method& method, const Args& args) {
@@ -230,7 +231,7 @@ Value list_index(Heap& heap, const Method& method, const Args& args) {
   return Value::integral(count);
 }
 
-constexpr std::array kListMethods = {Entry{"index", list_index}, Entry{"count", list_index}, Entry{"copy", dict_copy}};
+constexpr std::array kListMethods = {MethodEntry{"index", list_index}, MethodEntry{"count", list_index}, MethodEntry{"copy", dict_copy}};
 
 // Methods that Python's types have and a template of the subset cannot call; a lookup still yields the method and not a key.
 constexpr std::array<std::string_view, 16> kOtherStringMethods = {
@@ -241,7 +242,7 @@ constexpr std::array<std::string_view, 8> kOtherListMethods = {"append", "clear"
 
 template <class Table>
 MethodFunction lookup(const Table& table, std::string_view name) {
-  const auto at = std::find_if(table.begin(), table.end(), [&](const Entry& entry) { return entry.name == name; });
+  const auto at = std::find_if(table.begin(), table.end(), [&](const MethodEntry& entry) { return entry.name == name; });
   return at == table.end() ? nullptr : at->call;
 }
 

@@ -35,20 +35,20 @@ bool ordered(Heap& heap, const Value& a, const Value& b, bool (*accept)(int)) {
 
 bool is_iterable(const Value& v) { return v.is_sequence() || of_kind(v, {Kind::kUndefined, Kind::kString, Kind::kDict, Kind::kLoop}); }
 
-struct Entry {
+struct TestEntry {
   std::string_view name;
   TestFunction test;
 };
 
 #define TETRAD_PLAIN_TEST(name, condition)                      \
-  Entry {                                                       \
+  TestEntry {                                                   \
     name, [](Heap&, const Value& v, const Args& args) -> bool { \
       no_arguments(args);                                       \
       return condition;                                         \
     }                                                           \
   }
 #define TETRAD_BINARY_TEST(name, condition)                          \
-  Entry {                                                            \
+  TestEntry {                                                        \
     name, [](Heap& heap, const Value& v, const Args& args) -> bool { \
       const Value& other = one_argument(args);                       \
       return condition;                                              \
@@ -72,18 +72,18 @@ constexpr std::array kTests = {
     TETRAD_PLAIN_TEST("callable", of_kind(v, {Kind::kUndefined, Kind::kMacro, Kind::kMethod, Kind::kFunction})),
     TETRAD_PLAIN_TEST("odd", leaves_one(v)),
     TETRAD_PLAIN_TEST("even", divides(v, 2)),
-    Entry{"lower",
-          [](Heap& heap, const Value& v, const Args& args) {
-            no_arguments(args);
-            return all_of_class(to_text(heap, v), "islower");
-          }},
-    Entry{"upper",
-          [](Heap& heap, const Value& v, const Args& args) {
-            no_arguments(args);
-            return all_of_class(to_text(heap, v), "isupper");
-          }},
-    Entry{"divisibleby",
-          [](Heap&, const Value& v, const Args& args) { return !truthy(modulo(v, *args.bind("divisibleby", {"num"}, 1)[0])); }},
+    TestEntry{"lower",
+              [](Heap& heap, const Value& v, const Args& args) {
+                no_arguments(args);
+                return all_of_class(to_text(heap, v), "islower");
+              }},
+    TestEntry{"upper",
+              [](Heap& heap, const Value& v, const Args& args) {
+                no_arguments(args);
+                return all_of_class(to_text(heap, v), "isupper");
+              }},
+    TestEntry{"divisibleby",
+              [](Heap&, const Value& v, const Args& args) { return !truthy(modulo(v, *args.bind("divisibleby", {"num"}, 1)[0])); }},
     TETRAD_BINARY_TEST("sameas", same(heap, v, other)),
     TETRAD_BINARY_TEST("in", contains(heap, other, v)),
     TETRAD_BINARY_TEST("eq", equal(heap, v, other)),
@@ -109,7 +109,7 @@ constexpr std::array kTests = {
 }  // namespace
 
 TestFunction find_test(std::string_view name) {
-  const auto at = std::find_if(kTests.begin(), kTests.end(), [&](const Entry& entry) { return entry.name == name; });
+  const auto at = std::find_if(kTests.begin(), kTests.end(), [&](const TestEntry& entry) { return entry.name == name; });
   return at == kTests.end() ? nullptr : at->test;
 }
 

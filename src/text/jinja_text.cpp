@@ -75,7 +75,7 @@ bool is_space(char32_t c) {
 namespace {
 
 // Start of the last code point of a non-empty text.
-std::size_t last_code_point(std::string_view text) {
+std::size_t last_code_point_start(std::string_view text) {
   std::size_t i = text.size() - 1;
   while (i > 0 && (static_cast<unsigned char>(text[i]) & 0xC0) == 0x80) --i;
   return i;
@@ -89,7 +89,7 @@ std::string_view strip_if(std::string_view text, Side side, Predicate drop) {
     text.remove_prefix(used);
   }
   while (side != Side::kLeft && !text.empty()) {
-    const std::size_t start = last_code_point(text);
+    const std::size_t start = last_code_point_start(text);
     std::size_t position = start;
     if (!drop(next_code_point(text, position))) break;
     text = text.substr(0, start);
@@ -157,7 +157,7 @@ std::vector<std::string_view> split_space(std::string_view text, std::int64_t ma
     if (from_right) {
       std::size_t start = text.size();
       while (start > 0) {
-        const std::size_t previous = last_code_point(text.substr(0, start));
+        const std::size_t previous = last_code_point_start(text.substr(0, start));
         std::size_t position = previous;
         if (is_space(next_code_point(text, position))) break;
         start = previous;

@@ -12,7 +12,7 @@ namespace tetrad::text {
 namespace {
 
 constexpr std::size_t kMaxExpressionBytes = 16 * 1024;
-constexpr std::size_t kMaxDepth = 64;
+constexpr std::size_t kMaxGroupDepth = 64;
 constexpr int kMaxRepeat = 1000;
 
 constexpr std::string_view kSpaceItems =
@@ -121,7 +121,7 @@ class Translator {
   }
 
   void open_group() {
-    if (caseless_.size() >= kMaxDepth) refuse(fmt::format("a nesting deeper than {}", kMaxDepth));
+    if (caseless_.size() >= kMaxGroupDepth) refuse(fmt::format("a nesting deeper than {}", kMaxGroupDepth));
     if (peek(1) != '?') {
       out_ += "(?:";
       caseless_.push_back(caseless());

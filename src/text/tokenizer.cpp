@@ -13,7 +13,7 @@
 namespace tetrad {
 namespace {
 
-constexpr std::uintmax_t kMaxFileBytes = 256ULL << 20;
+constexpr std::uintmax_t kMaxTokenizerBytes = 256ULL << 20;
 constexpr std::size_t kMaxTextBytes = 64ULL << 20;
 
 using text::AddedToken;
@@ -93,7 +93,8 @@ Tokenizer Tokenizer::load(const std::filesystem::path& tokenizer_json) {
   std::error_code error;
   const std::uintmax_t bytes = std::filesystem::file_size(tokenizer_json, error);
   if (error) fail<LoadError>("{}: cannot be read: {}", where, error.message());
-  if (bytes > kMaxFileBytes) fail<LoadError>("{}: {} bytes, more than the {} allowed for a tokenizer.json", where, bytes, kMaxFileBytes);
+  if (bytes > kMaxTokenizerBytes)
+    fail<LoadError>("{}: {} bytes, more than the {} allowed for a tokenizer.json", where, bytes, kMaxTokenizerBytes);
   std::string json(static_cast<std::size_t>(bytes), '\0');
   std::ifstream stream(tokenizer_json, std::ios::binary);
   if (!stream.read(json.data(), static_cast<std::streamsize>(json.size()))) fail<LoadError>("{}: cannot read its {} bytes", where, bytes);

@@ -16,7 +16,7 @@ namespace {
 using nlohmann::json;
 
 constexpr int kMaxIds = 1 << 21;  // ids run below this; the released model has 248,320
-constexpr int kMaxDepth = 32;
+constexpr int kMaxJsonDepth = 32;
 constexpr std::size_t kMaxTokenBytes = 4096;
 constexpr std::size_t kMaxAddedTokens = 1 << 16;
 constexpr std::size_t kMaxAddedBytes = 512;
@@ -35,7 +35,7 @@ json parse_json(std::string_view text, std::string_view where) {
   if (const auto at = nul_byte(text)) fail<LoadError>("{}: not valid JSON: a NUL byte at {}", where, *at);
   std::vector<std::size_t> keys;  // seen so far, per open object
   const auto watch = [&](int depth, json::parse_event_t event, json& value) {
-    if (depth > kMaxDepth) fail<LoadError>("{}: nested deeper than {} levels", where, kMaxDepth);
+    if (depth > kMaxJsonDepth) fail<LoadError>("{}: nested deeper than {} levels", where, kMaxJsonDepth);
     if (event == json::parse_event_t::object_start) {
       keys.push_back(0);
     } else if (event == json::parse_event_t::key) {

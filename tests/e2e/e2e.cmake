@@ -16,4 +16,25 @@ if(EXISTS ${CMAKE_SOURCE_DIR}/src/cli/run.cpp)
   tetrad_e2e(exit_codes ${CMAKE_SOURCE_DIR}/models/tetrad-tiny)
   tetrad_e2e(chat_interrupt ${CMAKE_SOURCE_DIR}/models/tetrad-tiny)
   tetrad_e2e(serve ${CMAKE_SOURCE_DIR}/models/tetrad-tiny)
+  tetrad_e2e(errors)
+  if(NOT TETRAD_SANITIZE)
+    # The product's own binary; python3-yaml is a package of the system's Python, which may not be the one that CMake found.
+    find_program(TETRAD_PYTHON_WITH_YAML python3 PATHS /usr/bin NO_DEFAULT_PATH)
+    if(NOT TETRAD_PYTHON_WITH_YAML)
+      set(TETRAD_PYTHON_WITH_YAML ${Python3_EXECUTABLE})
+    endif()
+    add_test(NAME ${TETRAD_TEST_PREFIX}e2e.deploy
+             COMMAND ${TETRAD_PYTHON_WITH_YAML} ${CMAKE_SOURCE_DIR}/tests/e2e/deploy.py $<TARGET_FILE:tetrad>)
+    add_test(NAME ${TETRAD_TEST_PREFIX}e2e.install
+             COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/e2e/install.py ${CMAKE_COMMAND} ${CMAKE_BINARY_DIR})
+    # Skipped, and shown as such, where no Python has the SDKs; the suites of clients install them.
+    foreach(language curl python)
+      add_test(NAME ${TETRAD_TEST_PREFIX}e2e.snippets_${language}
+               COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/e2e/snippets.py $<TARGET_FILE:tetrad> ${language})
+    endforeach()
+    foreach(name deploy install snippets_curl snippets_python)
+      set_tests_properties(${TETRAD_TEST_PREFIX}e2e.${name} PROPERTIES LABELS e2e TIMEOUT 600 SKIP_RETURN_CODE 77)
+    endforeach()
+    set_tests_properties(${TETRAD_TEST_PREFIX}e2e.snippets_python PROPERTIES FIXTURES_REQUIRED client_packages)
+  endif()
 endif()

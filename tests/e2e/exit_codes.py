@@ -27,7 +27,7 @@ def main():
             failed += 1
             print(f"     expected exit code {code} and {said!r}; got {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
 
-    for command in ("run", "chat", "serve", "inspect", "tokenize", "render", "logits", "verify", "synth", "bench"):
+    for command in ("run", "chat", "serve", "inspect", "tokenize", "render", "logits", "verify", "synth", "bench", "reference"):
         expect(0, command, command, "--help")
     expect(2, "/nowhere", "run", "-m", "/nowhere", "-p", "x")
     expect(2, "--temp", "run", "--tepm", "1", "-p", "x")

@@ -3,9 +3,11 @@
 
 usage: serve.py BINARY MODEL_DIRECTORY
 """
+import array
 import contextlib
 import http.client
 import json
+import math
 import pathlib
 import re
 import signal
@@ -182,6 +184,90 @@ def test_answers():
         assert [choice["index"] for choice in many["choices"]] == [0, 1, 2, 3] and many["usage"]["completion_tokens"] <= 20, many
         _, echoed = server.call("POST", "/v1/completions", {"prompt": "Who are", "max_tokens": 3, "temperature": 0, "echo": True})
         assert echoed["choices"][0]["text"].startswith("Who are"), echoed
+
+
+def reference_logprobs(ids):
+    """Log-softmax in double precision of the rows that `tetrad logits` writes."""
+    with tempfile.NamedTemporaryFile(suffix=".safetensors") as out:
+        subprocess.run([BINARY, "logits", "-m", MODEL, "--ids", ",".join(map(str, ids)), "--out", out.name], check=True, capture_output=True)
+        data = pathlib.Path(out.name).read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    rows, width = json.loads(data[8:8 + length])["logits"]["shape"]
+    for row in range(rows):
+        logits = array.array("f", data[8 + length + 4 * row * width:8 + length + 4 * (row + 1) * width])
+        best = max(logits)
+        total = best + math.log(math.fsum(math.exp(x - best) for x in logits))
+        yield [x - total for x in logits]
+
+
+def test_prompt_scores():
+    """Log probabilities as lm-evaluation-harness asks for them, equal to those of the model's own logits."""
+    with Server().ready() as server:
+        ids = server.call("POST", "/tokenize", {"prompt": "Who are you? I am a small model, and 12 + 30 is 42."})[1]["tokens"]
+        ask = {"prompt": [ids, ids[:3]], "temperature": 0, "seed": 1234, "logprobs": 1, "max_tokens": 1, "echo": True}
+        choices = server.call("POST", "/v1/completions", ask)[1]["choices"]
+        _, alone = server.call("POST", "/v1/completions", {"prompt": ids, "max_tokens": 0, "prompt_logprobs": 2, "temperature": 0})
+        reference = list(reference_logprobs(ids))
+        for choice, prompt in zip(choices, (ids, ids[:3])):
+            chosen, top = choice["logprobs"]["token_logprobs"], choice["logprobs"]["top_logprobs"]
+            assert len(chosen) == len(top) == len(prompt) + 1 and chosen[0] is None and top[0] is None, choice
+            for at in range(1, len(prompt)):
+                expected = reference[at - 1]
+                assert abs(chosen[at] - expected[prompt[at]]) < 2e-6, (at, chosen[at], expected[prompt[at]])
+                greedy = expected[prompt[at]] == max(expected)
+                assert (chosen[at] == max(top[at].values())) == greedy, (at, chosen[at], top[at])
+            assert chosen[-1] == max(top[-1].values()), choice
+        scores = alone["choices"][0]["prompt_logprobs"]
+        assert alone["usage"]["completion_tokens"] == 0 and len(scores) == len(ids) and scores[0] is None
+        for at in range(1, len(ids)):
+            assert scores[at][str(ids[at])]["logprob"] == choices[0]["logprobs"]["token_logprobs"][at], at
+        # A conversation that was answered is scored as if it were new, and what was scored does not change the answer.
+        again = server.call("POST", "/v1/completions", ask)[1]["choices"]
+        assert [c["logprobs"] for c in again] == [c["logprobs"] for c in choices]
+
+
+def test_responses():
+    """A turn with thinking, and the next one with the first one's items sent back."""
+    with Server("--reasoning-budget", "8").ready() as server:
+        ask = {"input": [{"role": "user", "content": "What is 12 + 30?"}], "temperature": 0, "max_output_tokens": 200}
+        response, first = server.call("POST", "/v1/responses", ask)
+        assert response.status == 200 and first["status"] == "completed", first
+        kinds = [item["type"] for item in first["output"]]
+        assert kinds == ["reasoning", "message"] and "42" in first["output"][1]["content"][0]["text"], first
+        assert first["usage"]["output_tokens_details"]["reasoning_tokens"] > 0, first["usage"]
+        ask["input"] += first["output"] + [{"role": "user", "content": "Who are you?"}]
+        second = server.call("POST", "/v1/responses", ask)[1]
+        assert second["usage"]["input_tokens_details"]["cached_tokens"] > 0, second["usage"]
+        assert server.call("GET", "/v1/responses/" + first["id"])[0].status == 404
+
+
+def test_forms():
+    """A tiny model that knows no JSON: what ends on its own is valid, with thinking and without, whole and streamed."""
+    schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 99}, "kind": {"enum": ["sum", "other"]},
+                                               "why": {"type": "string", "maxLength": 12}}, "required": ["n", "kind"]}
+    tool = {"type": "function", "function": {"name": "save", "parameters": schema}}
+    with Server().ready() as server:
+        for thinking in (False, True):
+            ask = {"messages": QUESTION, "temperature": 0.7, "seed": 3, "max_tokens": 400, "enable_thinking": thinking,
+                   "thinking_token_budget": 20, "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}}
+            choice = server.call("POST", "/v1/chat/completions", ask)[1]["choices"][0]
+            answer = json.loads(choice["message"]["content"])
+            assert choice["finish_reason"] == "stop" and 0 <= answer["n"] <= 99 and answer["kind"] in ("sum", "other"), choice
+            assert len(answer.get("why", "")) <= 12, choice
+            with server.raw("/v1/chat/completions", {**ask, "stream": True}) as connection:
+                data = b""
+                while not data.endswith(b"\r\n0\r\n\r\n"):
+                    data += connection.recv(65536)
+            chunks = events_of(unchunked(data.partition(b"\r\n\r\n")[2]))
+            assert "".join(c["choices"][0]["delta"].get("content") or "" for c in chunks) == choice["message"]["content"], chunks
+            del ask["response_format"]
+            choice = server.call("POST", "/v1/chat/completions", {**ask, "tools": [tool], "tool_choice": "required",
+                                                                 "parallel_tool_calls": False})[1]["choices"][0]
+            assert choice["finish_reason"] == "tool_calls" and len(choice["message"]["tool_calls"]) == 1, choice
+            arguments = json.loads(choice["message"]["tool_calls"][0]["function"]["arguments"])
+            assert 0 <= arguments["n"] <= 99 and arguments["kind"] in ("sum", "other"), choice
+        response, body = server.call("POST", "/v1/chat/completions", {"messages": QUESTION, "guided_json": {"not": {}}})
+        assert response.status == 400 and body["error"]["param"] == "guided_json", body
 
 
 def test_refusals():

@@ -7,6 +7,7 @@
 #include "server/anthropic_request.h"
 #include "server/api_error.h"
 #include "server/completion_request.h"
+#include "server/responses_request.h"
 
 namespace {
 
@@ -35,6 +36,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string_view body(reinterpret_cast<const char*>(data), size);
   attempt([](std::string_view text, const tetrad::RequestContext& c) { return tetrad::parse_chat_request(text, c); }, body);
   attempt(tetrad::parse_completion_request, body);
+  attempt([](std::string_view text, const tetrad::RequestContext& c) { return tetrad::parse_responses_request(text, c).chat; }, body);
   attempt(tetrad::parse_anthropic_request, body);
   attempt(tetrad::parse_anthropic_count_request, body);
   return 0;

@@ -27,6 +27,8 @@ ServerRig::ServerRig(ScriptedBackend::Script script, ServerRigOptions options, b
   service->max_prompt_bytes = longest_prompt_bytes(tokenizer(), service->context_tokens);
   service->tokenizer_info["eos_token"] = "<|im_end|>";
   service->tokenizer = &tokenizer();
+  service->thinking = thinking_tokens(tokenizer(), service->settings.reasoning_budget_message);
+  service->grammars = std::make_shared<OutputGrammars>(tokenizer(), service->vocab_size);
   service->chat_template = &chat_template;
   service->engine = &*engine;
   service->metrics = &metrics;

@@ -75,16 +75,32 @@ TEST(completion_request, fields) {
   EXPECT_TRUE(r.delivery.stream);
   EXPECT_EQ(r.unknown_fields, (std::vector<std::string>{"x"}));
   EXPECT_TRUE(completion("\"a\"", R"(, "echo": true)").echo);
-  EXPECT_EQ(refused("\"a\"", R"(, "echo": true, "logprobs": 1)"), "echo");
   EXPECT_EQ(refused("\"a\"", R"(, "suffix": "s")"), "suffix");
   EXPECT_EQ(refused("\"a\"", R"(, "best_of": 3)"), "best_of");
   EXPECT_EQ(refused("\"a\"", R"(, "logprobs": 21)"), "logprobs");
   EXPECT_EQ(refused("\"a\"", R"(, "logprobs": true)"), "logprobs");
-  EXPECT_EQ(refused("\"a\"", R"(, "max_tokens": 0)"), "max_tokens");
-  EXPECT_EQ(refused("\"a\"", R"(, "response_format": {"type": "json_object"})"), "response_format");
-  RequestContext able = context();
-  able.prompt_logprobs = true;
-  EXPECT_TRUE(parse_completion_request(R"({"prompt": [1], "echo": true, "logprobs": 1})", able).echo);
+  EXPECT_EQ(refused("\"a\"", R"(, "max_tokens": -1)"), "max_tokens");
+  EXPECT_EQ(completion("\"a\"", R"(, "response_format": {"type": "json_object"})").form.kind, OutputForm::Kind::kJsonObject);
+  EXPECT_EQ(completion("\"a\"", R"(, "guided_regex": "x")").form.regex, "x");
+  EXPECT_EQ(refused("\"a\"", R"(, "grammar": "x")"), "grammar");
+}
+
+TEST(completion_request, scores_of_prompts) {
+  const auto of = [](const std::string& fields) { return completion("[1]", fields); };
+  EXPECT_EQ(of(R"(, "echo": true)").engine.generation.prompt_logprobs, -1);
+  EXPECT_EQ(of(R"(, "logprobs": 1)").engine.generation.prompt_logprobs, -1);
+  const CompletionRequest echo = of(R"(, "echo": true, "logprobs": 1, "max_tokens": 1)");
+  EXPECT_EQ(echo.engine.generation.prompt_logprobs, 1);
+  EXPECT_FALSE(echo.prompt_logprobs);
+  EXPECT_FALSE(echo.engine.generation.prompt_only);
+  const CompletionRequest both = of(R"(, "echo": true, "logprobs": 1, "prompt_logprobs": 4, "max_tokens": 0)");
+  EXPECT_EQ(both.engine.generation.prompt_logprobs, 4);
+  EXPECT_EQ(both.prompt_logprobs, 4);
+  EXPECT_TRUE(both.engine.generation.prompt_only);
+  EXPECT_TRUE(of(R"(, "max_tokens": 0)").engine.generation.prompt_only);
+  EXPECT_EQ(of(R"(, "echo": true, "logprobs": 5, "prompt_logprobs": 0, "stream": false)").engine.generation.prompt_logprobs, 5);
+  EXPECT_TRUE(of(R"(, "echo": true, "logprobs": 5, "stream": true)").delivery.stream);
+  EXPECT_EQ(refused("[1]", R"(, "prompt_logprobs": 5, "stream": true)"), "prompt_logprobs");
 }
 
 ChatRequest anthropic(const std::string& fields, const std::string& messages = R"([{"role": "user", "content": "q"}])") {
@@ -110,6 +126,15 @@ TEST(anthropic_request, fields) {
   EXPECT_EQ(anthropic_refused(R"(, "stop_sequences": "a")"), "stop_sequences");
   EXPECT_EQ(anthropic_refused(R"(, "max_tokens": 5)"), "");  // given twice
   EXPECT_EQ(anthropic_refused(R"(, "mcp_servers": [{}])"), "mcp_servers");
+}
+
+TEST(anthropic_request, a_last_message_of_the_assistant_is_continued) {
+  const auto of = [](const std::string& last) { return anthropic("", R"([{"role": "user", "content": "q"}, )" + last + "]"); };
+  const ChatRequest r = of(R"({"role": "assistant", "content": "The answer is"})");
+  EXPECT_TRUE(r.continues_last);
+  EXPECT_EQ(r.variables["add_generation_prompt"], false);
+  EXPECT_FALSE(of(R"({"role": "user", "content": "q"})").continues_last);
+  EXPECT_FALSE(of(R"({"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "f", "input": {}}]})").continues_last);
 }
 
 TEST(anthropic_request, blocks_become_messages) {
@@ -158,14 +183,13 @@ TEST(anthropic_request, tools_and_choices) {
       R"([{"type":"function","function":{"name":"f","description":"d","parameters":{"type":"object","properties":{"z":{"type":"integer"},"a":{}}}}}])");
   EXPECT_EQ(r.tools.find("f")->types_of("z"), kIntegerType);
   EXPECT_EQ(r.max_tool_calls, 1);
-  EXPECT_EQ(anthropic(tools + R"(, "tool_choice": {"type": "any"})").answer_prefix, "<tool_call>\n<function=");
-  EXPECT_EQ(anthropic(tools + R"(, "tool_choice": {"type": "tool", "name": "f"})").answer_prefix, "<tool_call>\n<function=f>\n");
+  EXPECT_EQ(anthropic(tools + R"(, "tool_choice": {"type": "any"})").tool_choice, ToolChoice::kRequired);
+  EXPECT_EQ(anthropic(tools + R"(, "tool_choice": {"type": "tool", "name": "f"})").named_tool, "f");
   EXPECT_TRUE(anthropic(tools + R"(, "tool_choice": {"type": "none"})").tools.empty());
   EXPECT_EQ(anthropic_refused(tools + R"(, "tool_choice": {"type": "tool", "name": "g"})"), "tool_choice");
   EXPECT_EQ(anthropic_refused(tools + R"(, "tool_choice": {"type": "required"})"), "tool_choice.type");
   EXPECT_EQ(anthropic_refused(tools + R"(, "tool_choice": "auto")"), "tool_choice");
-  EXPECT_EQ(anthropic_refused(tools + R"(, "tool_choice": {"type": "any"}, "thinking": {"type": "enabled", "budget_tokens": 2000})"),
-            "tool_choice");
+  EXPECT_EQ(anthropic(R"(, "tools": [{"name": "f", "strict": true}])").tools.find("f")->strict, true);
   EXPECT_EQ(anthropic_refused(R"(, "tools": [{"type": "bash_20250124", "name": "bash"}])"), "tools[0].type");
   EXPECT_EQ(anthropic_refused(R"(, "tools": [{"input_schema": {}}])"), "tools[0].name");
   EXPECT_EQ(anthropic_refused(R"(, "tools": [{"name": "f", "input_schema": 5}])"), "tools[0].input_schema");
@@ -194,7 +218,10 @@ TEST(anthropic_request, thinking) {
   EXPECT_EQ(anthropic_refused(R"(, "thinking": {"type": "enabled", "budget_tokens": 10000})"), "thinking.budget_tokens");
   EXPECT_EQ(anthropic_refused(R"(, "thinking": {"type": "on"})"), "thinking.type");
   EXPECT_EQ(anthropic_refused(R"(, "thinking": true)"), "thinking");
-  EXPECT_EQ(anthropic_refused(R"(, "output_config": {"format": {"type": "json_schema"}})"), "output_config.format");
+  EXPECT_EQ(anthropic_refused(R"(, "output_config": {"format": {"type": "json_schema"}})"), "output_config.format.json_schema");
+  EXPECT_EQ(anthropic(R"(, "output_config": {"format": {"type": "json_schema", "schema": {"type": "null"}}})").form.field,
+            "output_config.format.schema");
+  EXPECT_EQ(anthropic(R"(, "output_format": {"type": "json_schema", "schema": {"type": "null"}})").form.field, "output_format.schema");
 }
 
 }  // namespace

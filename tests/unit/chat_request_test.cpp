@@ -65,7 +65,7 @@ TEST(chat_request, defaults_come_from_the_checkpoint) {
   EXPECT_EQ(r.reasoning, ReasoningOutput::kSeparate);
   EXPECT_EQ(r.variables.dump(), R"({"messages":[{"role":"user","content":"q"}],"add_generation_prompt":true})");
   EXPECT_TRUE(r.unknown_fields.empty());
-  EXPECT_TRUE(r.answer_prefix.empty());
+  EXPECT_EQ(r.form.kind, OutputForm::Kind::kText);
 }
 
 TEST(chat_request, sampling_fields) {
@@ -162,16 +162,56 @@ TEST(chat_request, delivery) {
   EXPECT_EQ(param(refusal(R"("cache_salt": 5)")), "cache_salt");
 }
 
+TEST(chat_request, prompts_may_be_scored_and_need_no_answer_then) {
+  EXPECT_EQ(parsed("").engine.generation.prompt_logprobs, -1);
+  const GenerationRequest scored = parsed(R"("prompt_logprobs": 3, "max_tokens": 0)").engine.generation;
+  EXPECT_EQ(scored.prompt_logprobs, 3);
+  EXPECT_EQ(scored.max_tokens, 0);
+  EXPECT_TRUE(scored.prompt_only);
+  EXPECT_FALSE(parsed(R"("prompt_logprobs": 0)").engine.generation.prompt_only);
+  for (const char* value : {"-1", "21", "true", "1.5"})
+    EXPECT_EQ(param(refusal(fmt::format(R"("prompt_logprobs": {})", value))), "prompt_logprobs");
+  EXPECT_EQ(param(refusal(R"("prompt_logprobs": 1, "stream": true)")), "prompt_logprobs");
+}
+
+TEST(chat_request, budgets_of_thinking_have_several_names) {
+  EXPECT_FALSE(parsed("").thinking_budget);
+  for (const char* fields :
+       {R"("thinking_token_budget": 7)", R"("thinking_budget": 7)", R"("reasoning": {"max_tokens": 7})",
+        R"("thinking": {"type": "enabled", "budget_tokens": 7})", R"("thinking_budget": 9, "thinking_token_budget": 7)"})
+    EXPECT_EQ(parsed(fields).thinking_budget, 7) << fields;
+  EXPECT_EQ(parsed(R"("thinking_token_budget": 0)").thinking_budget, 0);
+  EXPECT_EQ(parsed(R"("thinking_token_budget": -1)").thinking_budget, kNoThinkingBudget);
+  EXPECT_EQ(parsed(R"("thinking_token_budget": 1e300)").thinking_budget, 2147483647);
+  EXPECT_EQ(param(refusal(R"("thinking_token_budget": -2)")), "thinking_token_budget");
+  EXPECT_EQ(param(refusal(R"("reasoning": {"max_tokens": "9"})")), "reasoning.max_tokens");
+}
+
+TEST(chat_request, shortest_answers_and_ids) {
+  EXPECT_EQ(parsed(R"("min_tokens": 5)").engine.generation.min_tokens, 5);
+  EXPECT_EQ(parsed(R"("min_tokens": 5, "max_tokens": 5)").engine.generation.min_tokens, 5);
+  for (const char* fields : {R"("min_tokens": 6, "max_tokens": 5)", R"("min_tokens": -1)", R"("min_tokens": 1e300)",
+                             R"("min_tokens": 1, "max_tokens": 0, "prompt_logprobs": 1)"})
+    EXPECT_EQ(param(refusal(fields)), "min_tokens") << fields;
+  EXPECT_EQ(parsed(R"("request_id": "a-1.b:c_")").request_id, "a-1.b:c_");
+  EXPECT_EQ(parsed(R"("rid": "x")").request_id, "x");
+  EXPECT_EQ(param(refusal(R"("request_id": "a b")")), "request_id");
+  EXPECT_TRUE(parsed(R"("return_token_ids": true)").delivery.token_ids);
+}
+
 TEST(chat_request, what_cannot_be_done_is_refused_by_name) {
   for (const char* field : {R"("use_beam_search": true)",
                             R"("best_of": 2)",
                             R"("suffix": "x")",
                             R"("echo": true)",
-                            R"("min_tokens": 5)",
-                            R"("prompt_logprobs": 1)",
-                            R"("structured_outputs": {"regex": "a"})",
-                            R"("guided_json": {"type": "object"})",
-                            R"("regex": "a")",
+                            R"("timings_per_token": true)",
+                            R"("structured_outputs": {"regex": "a", "choice": ["a"]})",
+                            R"("structured_outputs": {"disable_fallback": true})",
+                            R"("guided_grammar": "a")",
+                            R"("structural_tag": {"a": 1})",
+                            R"("guided_json": "no schema")",
+                            R"("guided_choice": [])",
+                            R"("regex": ["a"])",
                             R"("ebnf": "a")",
                             R"("grammar": "a")",
                             R"("kv_transfer_params": {"a": 1})",
@@ -183,22 +223,14 @@ TEST(chat_request, what_cannot_be_done_is_refused_by_name) {
                             R"("web_search_options": {"a": 1})",
                             R"("prediction": {"a": 1})",
                             R"("chat_template": "x")",
-                            R"("continue_final_message": true)",
                             R"("documents": [1])",
-                            R"("thinking_token_budget": 64)",
-                            R"("thinking_token_budget": 0)",
-                            R"("response_format": {"type": "json_object"})",
-                            R"("response_format": {"type": "json_schema"})",
                             R"("bad_words": ["x"])",
                             R"("allowed_token_ids": [1])",
                             R"("priority": 1)",
-                            R"("return_token_ids": true)",
                             R"("stream_reasoning": false)"}) {
     const std::string name = std::string(field).substr(1, std::string(field).find('"', 1) - 1);
     EXPECT_EQ(param(refusal(field)), name) << refusal(field);
   }
-  EXPECT_EQ(refusal(R"("response_format": {"type": "json_object"})"),
-            "response_format | response_format: only type text is supported, got \"json_object\"");
   for (const char* harmless : {R"("best_of": 1)", R"("min_tokens": 0)", R"("suffix": null)", R"("suffix": "")", R"("echo": false)",
                                R"("response_format": {"type": "text"})", R"("modalities": ["text"])", R"("functions": [])",
                                R"("user": "u")", R"("metadata": {"a": "b"})", R"("priority": 0)", R"("kv_transfer_params": null)"}) {
@@ -321,17 +353,50 @@ TEST(chat_request, tools_reach_template_and_parser) {
   EXPECT_FALSE(none.variables.contains("tools"));
 }
 
-TEST(chat_request, forced_calls_begin_the_answer) {
+TEST(chat_request, forms_of_the_answer) {
+  using Kind = OutputForm::Kind;
+  EXPECT_EQ(parsed(R"("response_format": {"type": "text"})").form.kind, Kind::kText);
+  EXPECT_EQ(parsed(R"("response_format": {"type": "json_object"})").form.kind, Kind::kJsonObject);
+  const ChatRequest schema =
+      parsed(R"("response_format": {"type": "json_schema", "json_schema": {"name": "n", "strict": true, "schema": {"type": "integer"}}})");
+  EXPECT_EQ(schema.form.kind, Kind::kJsonSchema);
+  EXPECT_EQ(schema.form.schema, Json({{"type", "integer"}}));
+  EXPECT_EQ(schema.form.field, "response_format.json_schema.schema");
+  for (const char* same :
+       {R"("response_format": {"type": "json_schema", "schema": {"type": "integer"}})",
+        R"("response_format": {"type": "json_object", "schema": {"type": "integer"}})",
+        R"("structured_outputs": {"json": {"type": "integer"}})", R"("structured_outputs": {"json": "{\"type\": \"integer\"}"})",
+        R"("guided_json": {"type": "integer"})", R"("json_schema": {"type": "integer"})"})
+    EXPECT_EQ(parsed(same).form.schema, Json({{"type", "integer"}})) << same;
+  for (const char* same : {R"("structured_outputs": {"regex": "a+"})", R"("guided_regex": "a+")", R"("regex": "a+")"}) {
+    EXPECT_EQ(parsed(same).form.regex, "a+") << same;
+    EXPECT_TRUE(parsed(same).unknown_fields.empty()) << same;
+  }
+  for (const char* same : {R"("structured_outputs": {"choice": ["a", "b"]})", R"("guided_choice": ["a", "b"])"})
+    EXPECT_EQ(parsed(same).form.choices, (std::vector<std::string>{"a", "b"})) << same;
+  const auto param_of = [](const char* field) { return param(refusal(field)); };
+  EXPECT_EQ(param_of(R"("response_format": {"type": "json_schema"})"), "response_format.json_schema");
+  EXPECT_EQ(param_of(R"("response_format": {"type": "structural_tag"})"), "response_format.type");
+  EXPECT_EQ(param_of(R"("response_format": {"type": "xml"})"), "response_format.type");
+  EXPECT_EQ(param_of(R"("response_format": {"type": "json_schema", "schema": 5})"), "response_format.schema");
+  EXPECT_EQ(param_of(R"("structured_outputs": {"grammar": "root ::= a"})"), "structured_outputs.grammar");
+  EXPECT_EQ(param_of(R"("structured_outputs": {"whitespace_pattern": " "})"), "structured_outputs.whitespace_pattern");
+  EXPECT_EQ(param_of(R"("structured_outputs": {"jsno": {}})"), "structured_outputs.jsno");
+  EXPECT_EQ(param_of(R"("structured_outputs": {"choice": ["a", 1]})"), "structured_outputs.choice[1]");
+  EXPECT_EQ(param_of(R"("regex": "a", "response_format": {"type": "json_object"})"), "regex");
+}
+
+TEST(chat_request, required_calls_leave_thinking_as_it_is) {
   const std::string tools = fmt::format(R"("tools": [{}], )", kTool);
   const ChatRequest named = parsed(tools + R"("tool_choice": {"type": "function", "function": {"name": "f"}})");
-  EXPECT_EQ(named.answer_prefix, "<tool_call>\n<function=f>\n");
+  EXPECT_EQ(named.tool_choice, ToolChoice::kNamed);
+  EXPECT_EQ(named.named_tool, "f");
   EXPECT_EQ(named.max_tool_calls, 1);
-  EXPECT_EQ(named.variables["enable_thinking"], false);
+  EXPECT_FALSE(named.variables.contains("enable_thinking"));
   const ChatRequest required = parsed(tools + R"("tool_choice": "required", "reasoning_effort": "high")");
-  EXPECT_EQ(required.answer_prefix, "<tool_call>\n<function=");
-  EXPECT_EQ(required.variables["enable_thinking"], false);
-  EXPECT_FALSE(required.variables.contains("reasoning_effort"));
-  EXPECT_EQ(param(refusal(tools + R"("tool_choice": "required", "enable_thinking": true)")), "tool_choice");
+  EXPECT_EQ(required.tool_choice, ToolChoice::kRequired);
+  EXPECT_EQ(required.variables["reasoning_effort"], "xhigh");
+  EXPECT_EQ(refusal(tools + R"("tool_choice": "required", "enable_thinking": true)"), "accepted");
   EXPECT_EQ(param(refusal(tools + R"("tool_choice": {"type": "function", "function": {"name": "g"}})")), "tool_choice");
   EXPECT_EQ(param(refusal(tools + R"("tool_choice": "any")")), "tool_choice");
   EXPECT_EQ(param(refusal(tools + R"("tool_choice": {"type": "allowed_tools"})")), "tool_choice.type");
@@ -352,7 +417,7 @@ TEST(chat_request, malformed_tools_name_their_path) {
   EXPECT_EQ(tools(R"([{"type": "function", "function": {"name": "a b"}}])"), "tools[0].function.name");
   EXPECT_EQ(tools(R"([{"type": "function", "function": {"name": "a>"}}])"), "tools[0].function.name");
   EXPECT_EQ(tools(R"([{"type": "function", "function": {"name": "f", "parameters": []}}])"), "tools[0].function.parameters");
-  EXPECT_EQ(tools(R"([{"type": "function", "function": {"name": "f", "strict": true}}])"), "tools[0].function.strict");
+  EXPECT_EQ(tools(R"([{"type": "function", "function": {"name": "f", "strict": 1}}])"), "tools[0].function.strict");
   EXPECT_EQ(tools(fmt::format("[{}, {}]", kTool, kTool)), "tools[1].function.name");
   EXPECT_EQ(tools(R"([{"type": "function", "function": {"name": "a.b-c_d", "strict": false}}])"), "accepted");
   std::string many;
@@ -388,7 +453,6 @@ TEST(chat_request, thinking_and_effort) {
   EXPECT_EQ(param(refusal(R"("enable_thinking": "false")")), "enable_thinking");
   EXPECT_EQ(param(refusal(R"("chat_template_kwargs": {"messages": []})")), "chat_template_kwargs.messages");
   EXPECT_EQ(param(refusal(R"("chat_template_kwargs": [])")), "chat_template_kwargs");
-  EXPECT_EQ(param(refusal(R"("thinking": {"type": "enabled", "budget_tokens": 5})")), "thinking.budget_tokens");
 }
 
 TEST(chat_request, hostile_bodies) {
@@ -455,11 +519,20 @@ TEST(chat_request, the_prompt_says_where_the_answer_starts) {
 }
 
 TEST(api_error, contexts_that_are_too_small) {
-  EXPECT_NO_THROW(check_context(10, 6, 16));
-  EXPECT_NO_THROW(check_context(15, 0, 16));
+  const auto sized = [](int prompt, int max_tokens, bool prompt_only = false) {
+    EngineRequest request;
+    request.generation.prompt_ids.assign(static_cast<std::size_t>(prompt), 1);
+    request.generation.max_tokens = max_tokens;
+    request.generation.prompt_only = prompt_only;
+    return request;
+  };
+  EXPECT_NO_THROW(check_context(sized(10, 6), 16));
+  EXPECT_NO_THROW(check_context(sized(15, 0), 16));
+  EXPECT_NO_THROW(check_context(sized(16, 0, true), 16));
+  EXPECT_THROW(check_context(sized(17, 0, true), 16), RequestError);
   for (const auto& [prompt, max_tokens] : {std::pair(10, 7), {16, 0}, {5, 2147483647}}) {
     try {
-      check_context(prompt, max_tokens, 16);
+      check_context(sized(prompt, max_tokens), 16);
       ADD_FAILURE();
     } catch (const RequestError& error) {
       EXPECT_EQ(std::string(error.what()).find("This model's maximum context length is 16 tokens"), 0u);

@@ -34,7 +34,7 @@ TEST(cli, version_and_help) {
   EXPECT_TRUE(version.out.starts_with("tetrad 0.")) << version.out;
   const Outcome help = tetrad({"--help"});
   EXPECT_EQ(help.exit_code, 0);
-  for (const char* command : {"run", "chat", "inspect", "tokenize", "render", "logits", "verify", "synth", "bench"}) {
+  for (const char* command : {"run", "chat", "serve", "inspect", "tokenize", "render", "logits", "verify", "synth", "bench", "reference"}) {
     EXPECT_NE(help.out.find(command), std::string::npos) << command;
     const Outcome command_help = tetrad({command, "--help"});
     EXPECT_EQ(command_help.exit_code, 0) << command;

@@ -169,7 +169,9 @@ const std::string kCall =
     "<tool_call>\n<function=f>\n<parameter=s>\na \"b\"\n</parameter>\n<parameter=i>\n5\n</parameter>\n</function>\n</tool_call>";
 
 TEST(chat_response, plain_answer) {
-  const ChatRun r = run_chat("", answer("hi there"));
+  ChatRun r = run_chat("", answer("hi there"));
+  EXPECT_EQ(r.stream.back()["timings"], r.body["timings"]);
+  r.body.erase("timings");
   EXPECT_EQ(
       r.body.dump(),
       R"({"id":"resp-1","object":"chat.completion","created":123,"model":"tiny","choices":[{"index":0,"message":{"role":"assistant","content":"hi there"},)"
@@ -327,6 +329,28 @@ TEST(chat_response, failures) {
   EXPECT_TRUE(late->feed(finished(1)).empty());
 }
 
+TEST(chat_response, timings_come_with_the_last_chunk) {
+  FinishedEvent end = finished(3);
+  end.timings = {.queue = 1, .prefill = 0.5, .first_token = 1.5, .decode = 0.25, .total = 2};
+  for (const char* usage : {"", R"(, "stream_options": {"include_usage": true})"}) {
+    const auto builder = chat_response(chat(std::string(R"("stream": true, "n": 2)") + usage), response_context(false));
+    std::vector<ServerSentEvent> sent;
+    const auto add = [&](const EngineEvent& event) {
+      for (ServerSentEvent& out : builder->feed(event)) sent.push_back(std::move(out));
+    };
+    for (const int choice : {1, 0})
+      for (const EngineEvent& event : answer("a", FinishReason::kLength, choice)) add(event);
+    add(end);
+    const std::vector<Json> stream = chunks(sent);
+    for (std::size_t i = 0; i + 1 < stream.size(); ++i) EXPECT_FALSE(stream[i].contains("timings"));
+    EXPECT_EQ(stream.back()["timings"].dump(),
+              R"({"cache_n":4,"prompt_n":6,"prompt_ms":500.0,"prompt_per_token_ms":83.33333333333333,"prompt_per_second":12.0,)"
+              R"("predicted_n":3,"predicted_ms":250.0,"predicted_per_token_ms":125.0,"predicted_per_second":8.0})");
+    EXPECT_EQ(assembled(stream)["0"]["finish_reason"], "length");
+    EXPECT_EQ(assembled(stream)["1"]["finish_reason"], "length");
+  }
+}
+
 TEST(completion_response, several_prompts_and_choices) {
   for (const bool stream : {false, true}) {
     const auto builder = completion_response(
@@ -373,6 +397,73 @@ TEST(completion_response, logprobs) {
       R"({"tokens":["a","bytes:\\xc3","bytes:\\xa9","z"],"token_logprobs":[-0.5,-0.5,-0.5,-0.5],)"
       R"("top_logprobs":[{"z":-0.25,"y":-9999.0,"a":-0.5},{"z":-0.25,"y":-9999.0,"bytes:\\xc3":-0.5},{"z":-0.25,"y":-9999.0,"bytes:\\xa9":-0.5},{"z":-0.25,"y":-9999.0}],)"
       R"("text_offset":[0,1,2,2]})");
+}
+
+PromptScoredEvent scores(int first, const std::string& text, bool last) {
+  PromptScoredEvent event{first, {}, last};
+  for (const char byte : text) event.tokens.push_back({byte, TokenLogprob{byte, -0.1f}, {{'z', -0.05f}, {byte, -0.1f}, {'y', -3.0f}}});
+  return event;
+}
+
+// The prompt "abc" in two pieces, then the answer "d".
+std::vector<EngineEvent> scored_answer() {
+  std::vector<EngineEvent> events = {scores(1, "b", false), scores(2, "c", true)};
+  for (EngineEvent& event : answer("d", FinishReason::kLength, 0, true)) events.push_back(std::move(event));
+  return events;
+}
+
+TEST(completion_response, echoed_log_probabilities_are_one_list_with_the_answers) {
+  const std::string fields = R"({"prompt": [97, 98, 99], "echo": true, "logprobs": 1, "max_tokens": 1)";
+  ResponseContext context = response_context(false);
+  context.prompt_text = [](int) { return std::string("abc"); };
+  context.prompt_ids = [](int) { return std::vector<int>{'a', 'b', 'c'}; };
+  const auto whole = completion_response(parse_completion_request(fields + R"(, "prompt_logprobs": 2})", request_context()), context);
+  run(*whole, scored_answer());
+  const Json choice = Json::parse(whole->body())["choices"][0];
+  EXPECT_EQ(choice["text"], "abcd");
+  EXPECT_EQ(choice["logprobs"].dump(),
+            R"({"tokens":["a","b","c","d"],"token_logprobs":[null,-0.10000000149011612,-0.10000000149011612,-0.5],)"
+            R"("top_logprobs":[null,{"z":-0.05000000074505806,"b":-0.10000000149011612},)"
+            R"({"z":-0.05000000074505806,"c":-0.10000000149011612},{"z":-0.25,"d":-0.5}],"text_offset":[0,1,2,3]})");
+  EXPECT_EQ(choice["prompt_logprobs"].dump(), R"([null,{"98":{"logprob":-0.10000000149011612,"rank":2,"decoded_token":"b"},)"
+                                              R"("122":{"logprob":-0.05000000074505806,"rank":1,"decoded_token":"z"}},)"
+                                              R"({"99":{"logprob":-0.10000000149011612,"rank":2,"decoded_token":"c"},)"
+                                              R"("122":{"logprob":-0.05000000074505806,"rank":1,"decoded_token":"z"}}])");
+
+  const auto streamed = completion_response(parse_completion_request(fields + R"(, "stream": true})", request_context()), context);
+  Json together;
+  std::string text;
+  for (const Json& chunk : chunks(run(*streamed, scored_answer()))) {
+    const Json& entry = chunk["choices"][0];
+    text += entry["text"].get<std::string>();
+    for (const auto& [key, list] : entry["logprobs"].items())
+      for (const Json& value : list) together[key].push_back(value);
+  }
+  EXPECT_EQ(text, "abcd");
+  EXPECT_EQ(together, choice["logprobs"]);
+}
+
+TEST(completion_response, a_prompt_alone) {
+  ResponseContext context = response_context(false);
+  context.prompt_ids = [](int) { return std::vector<int>{'a'}; };
+  const auto builder =
+      completion_response(parse_completion_request(
+                              R"({"prompt": [97], "logprobs": 0, "echo": true, "prompt_logprobs": 1, "max_tokens": 0})", request_context()),
+                          context);
+  run(*builder, {ChoiceFinishedEvent{.choice = 0, .reason = FinishReason::kLength, .text = {}, .num_tokens = 0}}, 0);
+  const Json choice = Json::parse(builder->body())["choices"][0];
+  EXPECT_EQ(choice.dump(-1, ' ', true),
+            R"({"index":0,"text":"P0\u00e9","logprobs":{"tokens":["a"],"token_logprobs":[null],"top_logprobs":[null],"text_offset":[0]},)"
+            R"("finish_reason":"length","stop_reason":null,"prompt_logprobs":[null]})");
+}
+
+TEST(chat_response, the_prompts_log_probabilities_stand_beside_the_choices) {
+  const auto builder = chat_response(chat(R"("prompt_logprobs": 0, "max_tokens": 1)"), response_context(false));
+  run(*builder, scored_answer());
+  const Json body = Json::parse(builder->body());
+  EXPECT_EQ(body["choices"][0]["message"]["content"], "d");
+  EXPECT_EQ(body["prompt_logprobs"].dump(), R"([null,{"98":{"logprob":-0.10000000149011612,"rank":2,"decoded_token":"b"}},)"
+                                            R"({"99":{"logprob":-0.10000000149011612,"rank":2,"decoded_token":"c"}}])");
 }
 
 std::string names(const std::vector<ServerSentEvent>& sent) {

@@ -1,0 +1,202 @@
+// Answers bound to a form over HTTP, from a model that would rather say something else.
+#include "server/structured_output.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "support/server_rig.h"
+
+namespace tetrad {
+namespace {
+
+using testing::answering;
+using testing::ServerRig;
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kWeather =
+    R"({"type":"object","properties":{"city":{"type":"string","maxLength":20},"days":{"type":"integer","minimum":1,"maximum":9}},"required":["city","days"]})";
+
+std::string tool(const std::string& name, bool strict, const std::string& schema = kWeather) {
+  return fmt::format(R"({{"type":"function","function":{{"name":"{}","strict":{},"parameters":{}}}}})", name, strict, schema);
+}
+
+struct Answered {
+  int status = 0;
+  Json message, error;
+  std::string finish;
+};
+
+// Chat completions of one request, whole and streamed, which must say the same.
+Answered ask(ServerRig& rig, const std::string& fields) {
+  const std::string body = R"({"messages":[{"role":"user","content":"Hi"}],"temperature":0,"max_tokens":300,)" + fields;
+  const HttpResponse whole = rig.call("POST", "/v1/chat/completions", body + "}");
+  Answered answered;
+  answered.status = whole.status;
+  const Json parsed = Json::parse(whole.body);
+  if (whole.status != 200) {
+    answered.error = parsed.at("error");
+    return answered;
+  }
+  answered.message = parsed["choices"][0]["message"];
+  answered.finish = parsed["choices"][0]["finish_reason"];
+  std::string streamed = rig.call("POST", "/v1/chat/completions", body + R"(,"stream":true})").body, content, reasoning, arguments, finish;
+  for (std::size_t at = streamed.find("data: {"); at != std::string::npos; at = streamed.find("data: {", at + 1)) {
+    const Json event = Json::parse(streamed.substr(at + 6, streamed.find('\n', at) - at - 6));
+    if (event.contains("error") || event["choices"].empty()) continue;
+    const Json& delta = event["choices"][0]["delta"];
+    if (delta.contains("content") && delta["content"].is_string()) content += delta["content"].get<std::string>();
+    reasoning += delta.value("reasoning_content", "");
+    if (delta.contains("tool_calls")) arguments += delta["tool_calls"][0]["function"].value("arguments", "");
+    if (event["choices"][0]["finish_reason"].is_string()) finish = event["choices"][0]["finish_reason"];
+  }
+  EXPECT_EQ(content, answered.message["content"].is_string() ? answered.message["content"].get<std::string>() : "") << fields;
+  EXPECT_EQ(reasoning, answered.message.value("reasoning_content", "")) << fields;
+  EXPECT_EQ(finish, answered.finish) << fields;
+  if (answered.message.contains("tool_calls") && answered.message["tool_calls"].size() == 1)
+    EXPECT_EQ(arguments, answered.message["tool_calls"][0]["function"]["arguments"]) << fields;
+  return answered;
+}
+
+constexpr std::string_view kNoThinking = R"("enable_thinking":false,)";
+
+TEST(structured_output, forms_bind_a_model_that_prefers_prose) {
+  ServerRig rig(answering("Sure, here it is: {\"city\": \"Rome\", \"days\": 12}"));
+  const auto content = [&](const std::string& fields) {
+    return ask(rig, std::string(kNoThinking) + fields).message["content"].get<std::string>();
+  };
+  EXPECT_EQ(content(R"("guided_choice":["No way","Surely"])"), "Surely");
+  EXPECT_EQ(content(R"("regex":"[A-Z][a-z]{3}, [a-z]{4}")"), "Sure, here");
+  const Answered object = ask(rig, std::string(kNoThinking) + R"("response_format":{"type":"json_object"})");
+  EXPECT_EQ(object.status, 200);
+  const Answered schema = ask(
+      rig, fmt::format(R"({}"response_format":{{"type":"json_schema","json_schema":{{"name":"w","schema":{}}}}})", kNoThinking, kWeather));
+  if (schema.finish == "stop") EXPECT_TRUE(Json::accept(schema.message["content"].get<std::string>()));
+  const HttpResponse completion =
+      rig.call("POST", "/v1/completions", R"({"prompt":"a","temperature":0,"max_tokens":40,"guided_choice":["x","yz"]})");
+  ASSERT_EQ(completion.status, 200) << completion.body;
+  const std::string text = Json::parse(completion.body)["choices"][0]["text"];
+  EXPECT_TRUE(text == "x" || text == "yz") << text;
+}
+
+TEST(structured_output, starts_after_thinking) {
+  // The reasoning holds what looks like the answer and like a call.
+  ServerRig rig(answering("I plan {\"city\": 1} <tool_call>\n<function=weather>\n</think>\n\n{\"city\":\"Rome\",\"days\":3}"));
+  const std::string format =
+      fmt::format(R"("response_format":{{"type":"json_schema","json_schema":{{"name":"w","schema":{}}}}})", kWeather);
+  const Answered thought = ask(rig, R"("enable_thinking":true,)" + format);
+  ASSERT_EQ(thought.status, 200) << thought.error;
+  EXPECT_EQ(thought.message["content"], R"({"city":"Rome","days":3})");
+  EXPECT_NE(thought.message.value("reasoning_content", "").find("<function=weather>"), std::string::npos);
+  EXPECT_EQ(thought.finish, "stop");
+  const Answered budget = ask(rig, R"("enable_thinking":true,"thinking_token_budget":3,)" + format);
+  ASSERT_EQ(budget.status, 200) << budget.error;
+  EXPECT_EQ(budget.message["content"].get<std::string>().substr(0, 1), "{");
+}
+
+TEST(structured_output, required_and_named_calls) {
+  const std::string call =
+      "<tool_call>\n<function=weather>\n<parameter=city>\nRome\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>";
+  ServerRig rig(answering(call));
+  const std::string tools =
+      fmt::format(R"("tools":[{},{}])", tool("weather", false), tool("other", false, R"({"type":"object","properties":{}})"));
+  for (const char* choice : {R"("required")", R"({"type":"function","function":{"name":"weather"}})"}) {
+    const Answered called = ask(rig, fmt::format(R"("enable_thinking":false,{},"tool_choice":{})", tools, choice));
+    ASSERT_EQ(called.status, 200) << called.error;
+    EXPECT_EQ(called.finish, "tool_calls");
+    ASSERT_EQ(called.message["tool_calls"].size(), 1u) << called.message;
+    EXPECT_EQ(Json::parse(called.message["tool_calls"][0]["function"]["arguments"].get<std::string>()),
+              Json::parse(R"({"city":"Rome","days":3})"));
+  }
+  // Another function than the one that the model wants.
+  const Answered other =
+      ask(rig, fmt::format(R"("enable_thinking":false,{},"tool_choice":{{"type":"function","function":{{"name":"other"}}}})", tools));
+  ASSERT_EQ(other.message["tool_calls"].size(), 1u) << other.message;
+  EXPECT_EQ(other.message["tool_calls"][0]["function"]["name"], "other");
+  EXPECT_EQ(other.message["tool_calls"][0]["function"]["arguments"], "{}");
+
+  ServerRig thinker(answering("Let me <function=weather> see.\n</think>\n\n" + call));
+  const Answered thought =
+      ask(thinker, fmt::format(R"("enable_thinking":true,{},"tool_choice":{{"type":"function","function":{{"name":"weather"}}}})", tools));
+  ASSERT_EQ(thought.status, 200) << thought.error;
+  EXPECT_EQ(thought.finish, "tool_calls");
+  ASSERT_EQ(thought.message["tool_calls"].size(), 1u) << thought.message;
+  EXPECT_NE(thought.message.value("reasoning_content", "").find("<function=weather>"), std::string::npos);
+
+  ServerRig talker(answering("I would rather talk about it."));
+  const Answered forced = ask(talker, fmt::format(R"("enable_thinking":false,{},"tool_choice":"required")", tools));
+  ASSERT_EQ(forced.status, 200) << forced.error;
+  EXPECT_TRUE(forced.finish != "tool_calls" || !forced.message["tool_calls"].empty());
+  EXPECT_TRUE(forced.message["content"].is_null() || forced.message["content"] == "") << forced.message;
+}
+
+TEST(structured_output, strict_tools_keep_to_their_schema_under_auto) {
+  ServerRig rig(answering("Well.\n\n<tool_call>\n<function=weather>\n<parameter=days>\n40\n</parameter>\n</function>\n</tool_call>"));
+  const auto arguments = [&](bool strict) {
+    const Answered called =
+        ask(rig, fmt::format(R"("enable_thinking":false,"parallel_tool_calls":false,"tools":[{}])", tool("weather", strict)));
+    EXPECT_EQ(called.status, 200) << called.error;
+    EXPECT_EQ(called.message["content"], "Well.");
+    return called.message["tool_calls"][0]["function"]["arguments"].get<std::string>();
+  };
+  EXPECT_EQ(arguments(false), R"({"days": 40})");
+  EXPECT_TRUE(arguments(true).starts_with(R"({"city": ")")) << arguments(true);
+}
+
+TEST(structured_output, what_cannot_be_compiled_is_a_400_with_its_place) {
+  ServerRig rig(answering("ok"));
+  const auto error = [&](const std::string& fields) {
+    const Answered answered = ask(rig, std::string(kNoThinking) + fields);
+    EXPECT_EQ(answered.status, 400) << fields;
+    return (answered.error["param"].is_string() ? answered.error["param"].get<std::string>() : "") + " | " +
+           answered.error.value("message", "");
+  };
+  EXPECT_EQ(error(R"("response_format":{"type":"json_schema","json_schema":{"schema":{"properties":{"a":{"not":{}}}}}})"),
+            "response_format.json_schema.schema.properties.a | response_format.json_schema.schema.properties.a: not is not supported");
+  EXPECT_TRUE(error(R"("regex":"(?=a)")").starts_with("regex | regex: expression: lookahead"));
+  EXPECT_TRUE(error(R"("guided_choice":["a",""])").starts_with("guided_choice | guided_choice: choice 1 is empty"));
+  EXPECT_TRUE(error(fmt::format(R"("tools":[{}])", tool("f", true, R"({"type":"object","properties":{"a":{"type":"array","uniqueItems":true}}})")))
+                  .starts_with("tools[0].function.parameters.properties.a | "));
+  EXPECT_TRUE(error(fmt::format(R"("tools":[{}],"tool_choice":"required","response_format":{{"type":"json_object"}})", tool("f", false))).starts_with("response_format | "));
+  EXPECT_TRUE(error(fmt::format(R"("tools":[{}],"regex":"a")", tool("f", false))).starts_with("regex | "));
+  EXPECT_TRUE(error(R"("guided_json":{"type":"string","enum":[")" + std::string(std::size_t{1} << 21, 'x') + "\"]}").find("at most 1048576") != std::string::npos);
+  // A schema that nests past what a request may.
+  std::string deep = "1";
+  for (int i = 0; i < 100; ++i) deep = R"({"items":)" + deep + "}";
+  EXPECT_NE(error(R"("guided_json":)" + deep).find("nests"), std::string::npos);
+  // The same where it is text of its own.
+  EXPECT_TRUE(error(R"("guided_json":)" + Json(deep).dump()).starts_with("guided_json | "));
+  EXPECT_EQ(ask(rig, std::string(kNoThinking) + R"("guided_choice":["ok"])").message["content"], "ok");
+}
+
+TEST(structured_output, grammars_are_kept_within_bounds) {
+  OutputGrammars grammars(ServerRig::tokenizer(), 4096);
+  OutputForm form;
+  form.kind = OutputForm::Kind::kRegex;
+  form.field = "regex";
+  for (std::size_t i = 0; i < OutputGrammars::kMaxKept + 20; ++i) {
+    form.regex = fmt::format("a{}", i);
+    EXPECT_NE(grammars.constraint(form, {}, CallRule::kFree), nullptr);
+    EXPECT_NE(grammars.constraint(form, {}, CallRule::kFree), nullptr);
+  }
+  EXPECT_EQ(grammars.kept(), OutputGrammars::kMaxKept);
+  EXPECT_EQ(grammars.constraint({}, {}, CallRule::kFree), nullptr);
+  EXPECT_EQ(grammars.constraint({}, {{"f", nullptr, false, "tools[0]"}}, CallRule::kFree), nullptr);
+}
+
+// Rows of the head behind the vocabulary, with the highest logits: never chosen.
+TEST(structured_output, no_id_without_a_token) {
+  ServerRig rig(
+      [](std::span<const int>, std::span<float> logits) {
+        for (std::size_t id = 0; id < logits.size(); ++id) logits[id] = static_cast<float>(id) * 0.01f;
+      },
+      {.sizes = {.vocab_size = 4160, .max_positions = 4096, .num_slots = 8, .num_pages = 1024, .max_rows = 64}});
+  const Answered bound = ask(rig, std::string(kNoThinking) + R"("guided_regex":"[a-z]{1,30}")");
+  ASSERT_EQ(bound.status, 200) << bound.error;
+  const std::string text = bound.message["content"];
+  EXPECT_FALSE(text.empty());
+  EXPECT_EQ(text.find_first_not_of("abcdefghijklmnopqrstuvwxyz"), std::string::npos) << text;
+}
+
+}  // namespace
+}  // namespace tetrad
