@@ -3,6 +3,10 @@ add_executable(tetrad_scripted_server ${CMAKE_CURRENT_SOURCE_DIR}/clients/script
                                       ${CMAKE_CURRENT_SOURCE_DIR}/support/scripted_backend.cpp)
 target_link_libraries(tetrad_scripted_server PRIVATE tetrad_cli tetrad_warnings)
 target_include_directories(tetrad_scripted_server PRIVATE ${CMAKE_SOURCE_DIR}/tests)
+set_target_properties(tetrad_scripted_server PROPERTIES UNITY_BUILD OFF)
+if(TETRAD_SANITIZE)
+  target_compile_options(tetrad_scripted_server PRIVATE -O0)  # the code under test is in the libraries
+endif()
 
 function(tetrad_client_suite name python)
   add_test(NAME ${TETRAD_TEST_PREFIX}clients.${name}
