@@ -64,7 +64,9 @@ std::shared_ptr<const Service> load_service(const ServeOptions& options, const M
                                             const Observers& observers, LoadedModel& model, const LoadProgress& on_progress) {
   model.tokenizer.emplace(load_tokenizer(options.model.directory));
   model.chat_template.emplace(ChatTemplate::load(options.model.directory));
-  model.backend = load_backend(options.model, files.config, {.max_length = sizes.total_tokens, .num_slots = sizes.num_slots}, on_progress);
+  const BackendSize size{.max_length = sizes.total_tokens, .num_slots = sizes.num_slots};
+  model.backend =
+      options.make_backend ? options.make_backend(files.config, size) : load_backend(options.model, files.config, size, on_progress);
   model.pool.emplace(*model.backend);
   model.engine.emplace(*model.pool, &*model.tokenizer, sizes.engine);
 
@@ -145,6 +147,8 @@ void warn_if_open(const ServeOptions& options, bool has_keys, const ServeLog& lo
   if (!local && !has_keys) log.line(fmt::format("warning: everyone who reaches {} may use this server: set --api-key-file", options.host));
 }
 
+}  // namespace
+
 int serve(const ServeOptions& options) {
   const Clock::time_point start = Clock::now();
   const ModelFiles files = load_model_files(options.model);
@@ -215,8 +219,6 @@ int serve(const ServeOptions& options) {
   log.line(clean ? "stopped" : "stopped with requests unfinished");
   return clean ? 0 : 1;
 }
-
-}  // namespace
 
 void add_serve(CLI::App& app, int& exit_code) {
   const auto options = std::make_shared<ServeOptions>();

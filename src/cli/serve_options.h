@@ -1,9 +1,12 @@
 #pragma once
 // The command line of `tetrad serve`.
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "cli/model_loading.h"
 #include "cli/options.h"
 #include "engine/engine_core.h"
 #include "server/http_server.h"
@@ -38,8 +41,13 @@ struct ServeOptions {
   std::string config_file;
   int reasoning_budget = kNoThinkingBudget;
   std::string reasoning_budget_message{kThinkingSpent};
+  // Instead of the weights on the device asked for: tests serve a backend that follows a script.
+  std::function<std::unique_ptr<Backend>(const Config& config, const BackendSize& size)> make_backend;
 };
 void add_serve_options(CLI::App& app, ServeOptions& options);
+
+// Serves until a signal ends it. 0, or 1 if requests were left unfinished.
+int serve(const ServeOptions& options);
 
 // Throw InputError for what cannot be.
 HttpServerOptions http_options(const ServeOptions& options);
