@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "cli/bench_grammar.h"
+#include "cli/bench_serve.h"
 #include "cli/bench_step.h"
 #include "cli/commands.h"
 #include "cli/model_loading.h"
@@ -215,7 +216,7 @@ void add_model_benchmark_options(CLI::App& command, BenchOptions& options) {
 
 }  // namespace
 
-void add_bench(CLI::App& app, int&) {
+void add_bench(CLI::App& app, int& exit_code) {
   const auto options = std::make_shared<BenchOptions>();
   options->synthetic.like.clear();
   app.require_subcommand(1);
@@ -227,6 +228,7 @@ void add_bench(CLI::App& app, int&) {
   CLI::App* kernels = add_benchmark(app, "kernels", "Single kernels at shapes that matter", options, bench_kernels);
   kernels->add_option("-t,--threads", options->model.threads, "Threads; 0: all")->check(CLI::Range(0, kMaxThreads));
   add_bench_step(app);
+  add_bench_serve(app, exit_code);
   add_bench_grammar(app);
 }
 

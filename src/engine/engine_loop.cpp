@@ -71,6 +71,8 @@ EngineStats EngineLoop::stats() const {
   const std::lock_guard lock(mutex_);
   EngineStats stats = stats_;
   stats.refused = refused_;
+  stats.requests_waiting = load_.requests;  // with those that came during the step
+  stats.waiting_tokens = load_.tokens;
   return stats;
 }
 

@@ -76,6 +76,7 @@ class ChatResponse : public ResponseBuilder {
       if (!choice.answer.enough()) return false;
     return true;
   }
+  std::optional<ServerSentEvent> ping() override { return std::nullopt; }
   const ApiError* failure() const override { return failure_ ? &*failure_ : nullptr; }
 
  private:

@@ -76,7 +76,10 @@ class CompletionResponse : public ResponseBuilder {
 
   std::string body() const override {
     std::string choices;
-    for (std::size_t i = 0; i < choices_.size(); ++i) choices += (i == 0 ? "" : ",") + entry_of(choices_[i], static_cast<int>(i));
+    for (std::size_t i = 0; i < choices_.size(); ++i) {
+      if (i > 0) choices += ',';
+      choices += entry_of(choices_[i], static_cast<int>(i));
+    }
     std::string json = json_text(head());
     add_member(json, "choices", "[" + choices + "]");
     add_member(json, "usage", json_text(usage()));
@@ -86,6 +89,7 @@ class CompletionResponse : public ResponseBuilder {
 
   bool finished() const override { return prompts_left_ == 0 || failure_.has_value(); }
   bool enough() const override { return false; }
+  std::optional<ServerSentEvent> ping() override { return std::nullopt; }
   const ApiError* failure() const override { return failure_ ? &*failure_ : nullptr; }
 
  private:

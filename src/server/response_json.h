@@ -58,7 +58,7 @@ class ResponseBuilder {
   // to and including the terminal one are still needed.
   virtual bool enough() const = 0;
   // What a silent stream says now and then, for clients that count events; nothing: a comment serves.
-  virtual std::optional<ServerSentEvent> ping() { return std::nullopt; }
+  virtual std::optional<ServerSentEvent> ping() = 0;
   // What the request failed with, for a request that is not streamed or of which nothing has been sent yet.
   virtual const ApiError* failure() const = 0;
 };

@@ -1,5 +1,7 @@
 #include "server/responses_input.h"
 
+#include <algorithm>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -39,13 +41,14 @@ class InputReader {
   void add(const Json& item, const std::string& path) {
     RequestFields fields(item, path);
     const std::string type = fields.text("type").value_or("message");
-    for (const char* field : {"id", "status"}) fields.accept_field(field);
+    fields.accept_field("id");
+    const bool cut_off = fields.text("status") == "incomplete";
     if (type == "message")
       add_message(fields, path);
     else if (type == "reasoning")
       add_reasoning(fields, path);
     else if (type == "function_call" || type == "custom_tool_call")
-      add_call(fields, path, type == "custom_tool_call");
+      add_call(fields, path, type == "custom_tool_call", cut_off);
     else if (type == "function_call_output" || type == "custom_tool_call_output")
       add_result(fields, path);
     else if (type == "item_reference")
@@ -103,11 +106,16 @@ class InputReader {
     append(assistant(path).reasoning, text);
   }
 
-  void add_call(RequestFields& fields, const std::string& path, bool custom) {
+  // A call that was cut off has no arguments that could be shown: it is left out, and what the client says to it.
+  void add_call(RequestFields& fields, const std::string& path, bool custom, bool cut_off) {
     const std::string id = fields.required_text("call_id");
     const std::string name = joined_tool_name(fields.text("namespace").value_or(""), fields.required_text("name"));
     check_function_name(name, path + ".name");
     if (!calls_.insert(id).second) refuse(path + ".call_id", "{}.call_id: a call with this id came before", path);
+    if (cut_off) {
+      left_out_.insert(id);
+      return;
+    }
     Json arguments = custom ? Json{{std::string(kCustomInput), fields.required_text("input")}}
                             : call_arguments(fields.find("arguments"), path + ".arguments");
     BuiltMessage& message = assistant(path);
@@ -121,6 +129,7 @@ class InputReader {
     if (calls_.count(id) == 0) refuse(path + ".call_id", "{}.call_id: no call of the input has the id {}", path, described(Json(id)));
     const Json* output = fields.find("output");
     if (output == nullptr) refuse(path + ".output", "{}.output: missing: text or a list of parts is required", path);
+    if (left_out_.count(id) > 0) return;
     finish();
     BuiltMessage message;
     message.role = "tool";
@@ -138,7 +147,7 @@ class InputReader {
   ConversationBuilder& conversation_;
   std::set<std::string>& unknown_;
   std::optional<BuiltMessage> assistant_;
-  std::set<std::string, std::less<>> calls_;
+  std::set<std::string, std::less<>> calls_, left_out_;  // ids
 };
 
 }  // namespace

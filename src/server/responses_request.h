@@ -26,7 +26,8 @@ struct ResponsesRequest {
 inline constexpr std::string_view kCustomInput = "input";
 
 // input: a string, or items: messages (also without a type), reasoning, function_call, function_call_output, custom_tool_call and
-// custom_tool_call_output. What an assistant said in a row is one message for the template; a result must answer a call of the input.
+// custom_tool_call_output. What an assistant said in a row is one message for the template; a result must answer a call of the input, and
+// an incomplete call is left out.
 // tools: functions, alone or in a namespace, and custom ones, whose grammar is not enforced. Of those that OpenAI's own server would run,
 // web_search, image_generation and tool_search are left out and listed in unknown_fields, for clients send them unasked; others are
 // refused, as is everything that would need a store.

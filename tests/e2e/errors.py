@@ -51,6 +51,7 @@ def refusals(server):
     yield "invalid_api_key", server.ask("/v1/models", headers={"x-api-key": "wrong"})
     yield "model_not_found", server.ask(chat, {**ask, "model": "other"}, KEY)
     yield "route_not_found", server.ask("/v1/embeddings", {}, KEY)
+    yield "response_not_found", server.ask("/v1/responses/resp_1", headers=KEY)
     yield "method_not_allowed", server.ask(chat, headers=KEY)
     yield "unsupported_media_type", server.ask(chat, b"{}", {**KEY, "Content-Type": "text/plain"})
     yield "request_too_large", raw(server, f"{post}Content-Length: {(64 << 20) + 1}\r\n\r\n".encode())

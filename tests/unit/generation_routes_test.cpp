@@ -121,6 +121,18 @@ TEST(generation_routes, prompts_are_scored_as_evaluations_read_it) {
       EXPECT_TRUE(t + 1 < tokens || chosen == best);  // the answer is greedy
     }
   }
+  // To the bit what the engine says.
+  EngineRequest direct;
+  direct.generation.prompt_ids = {5, 6, 7, 8};
+  direct.generation.prompt_only = true;
+  direct.generation.prompt_logprobs = 1;
+  auto events = std::make_shared<EventBuffer>(100);
+  rig.engine->submit(direct, events);
+  const testing::RecordingSink engine = testing::recorded(*events);
+  ASSERT_EQ(engine.prompt_scores.size(), 3u);
+  for (std::size_t t = 0; t < 3; ++t)
+    EXPECT_EQ(choices[0]["logprobs"]["token_logprobs"][t + 1].get<double>(), static_cast<double>(engine.prompt_scores[t].logprob->logprob));
+
   Json alone = ask;
   alone["max_tokens"] = 0;
   const Json scored = Json::parse(rig.call("POST", "/v1/completions", alone.dump()).body);

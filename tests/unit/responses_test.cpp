@@ -74,6 +74,14 @@ TEST(responses_request, what_an_assistant_said_in_a_row_is_one_message) {
             R"({"role":"assistant","content":"done","reasoning_content":"short"},{"role":"user","content":"next"}])");
 }
 
+TEST(responses_request, a_call_that_was_cut_off_is_left_out) {
+  EXPECT_EQ(messages_of_input(R"([{"role": "user", "content": "q"},
+      {"type": "message", "role": "assistant", "content": "a", "status": "incomplete"},
+      {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{\"x\": ", "status": "incomplete"},
+      {"type": "function_call_output", "call_id": "c", "output": "not valid JSON"}, {"role": "user", "content": "again"}])"),
+            R"([{"role":"user","content":"q"},{"role":"assistant","content":"a"},{"role":"user","content":"again"}])");
+}
+
 TEST(responses_request, malformed_items_are_named) {
   EXPECT_EQ(refused_param("[]"), "input");
   EXPECT_EQ(refused_param("5"), "input");

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Installs the clients that tests/clients runs against the server: a virtual environment with exactly the files that the list names.
+#   scripts/setup_clients.sh [PYTHON]        build/clients from tests/clients/requirements.txt
+#   scripts/setup_clients.sh PYTHON lm-eval  build/clients-lm-eval from tests/clients/requirements-lm-eval.txt; likewise guidellm
+# Does nothing where that was done with the same list.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python="${1:-python3}"
+suffix="${2:+-$2}"
+list="tests/clients/requirements$suffix.txt"
+environment="build/clients$suffix"
+
+die() {
+  printf 'setup_clients: %s\n' "$*" >&2
+  exit 1
+}
+
+[[ -f "$list" ]] || die "there is no $list"
+stamp="$environment/installed.txt"
+wanted="$("$python" -c 'import platform, sys; print(platform.python_version(), sys.executable)') $(sha256sum <"$list")"
+[[ -f "$stamp" && "$(<"$stamp")" == "$wanted" ]] && exit 0
+
+rm -rf "$environment"
+"$python" -m venv --without-pip "$environment" || die "cannot make a virtual environment"
+install=("$python" -m pip --python "$environment/bin/python" install --quiet --disable-pip-version-check --no-input --no-deps --no-compile
+         --only-binary :all: --require-hashes --retries 1 --timeout 30 -r "$list")
+"${install[@]}" </dev/null || {
+  rm -rf "$environment"
+  die "the clients of $list could not be installed. They come from the package registry that pip is set up for: it must be reachable, and
+its files must be those that the list names, for this Python ($("$python" -V)) on this machine ($(uname -m))"
+}
+printf '%s\n' "$wanted" >"$stamp"
