@@ -59,17 +59,17 @@ std::vector<std::string> made_up_tokens(int count) {
   for (int byte = 0; byte < 256; ++byte) add(std::string(1, static_cast<char>(byte)));
   for (int length = 2; length <= 128; ++length) {
     add(std::string(static_cast<std::size_t>(length), ' '));
-    add("\n" + std::string(static_cast<std::size_t>(length), ' '));
+    add(std::string(1, '\n').append(static_cast<std::size_t>(length), ' '));
   }
   std::mt19937 random(1);
   const auto pick = [&](std::string_view from) { return from[random() % from.size()]; };
   constexpr std::string_view kLetters = "eeeeeettttaaaoooiiinnnsssrrhhlldduccmfwypvbgkqjxz", kMarks = "\"\"\"':,{}[]()<>/=.;_-\\\n";
   while (static_cast<int>(tokens.size()) < count) {
-    const unsigned kind = random() % 100;
+    const auto kind = static_cast<unsigned>(random() % 100);
     std::string token;
     if (kind < 15) {
       for (std::size_t i = 1 + random() % 4; i > 0; --i) {
-        const char32_t c = 0x4E00 + random() % 0x5200;
+        const char32_t c = 0x4E00 + static_cast<char32_t>(random() % 0x5200);
         for (const unsigned part : {0xE0u | (c >> 12), 0x80u | ((c >> 6) & 0x3F), 0x80u | (c & 0x3F)}) token += static_cast<char>(part);
       }
     } else {
