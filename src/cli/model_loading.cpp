@@ -59,7 +59,7 @@ int choose_max_length(const ModelOptions& options, const Config& config, int tok
 
 std::unique_ptr<Backend> load_backend(const ModelOptions& options, const Config& config, const BackendSize& size,
                                       const LoadProgress& on_progress) {
-  Progress reading("reading weights");
+  Progress reading(options.quiet ? "" : "reading weights");
   const auto told = [&](std::size_t done, std::size_t total, std::string_view) {
     reading.update(done, total);
     if (on_progress) on_progress(kReadingShare * share_of(done, total));
@@ -76,7 +76,7 @@ std::unique_ptr<Backend> make_backend(const ModelOptions& options, const Config&
   backend_options.num_slots = size.num_slots;
   backend_options.max_tokens = size.max_length;
   backend_options.num_threads = options.threads;
-  Progress preparing("preparing layers");
+  Progress preparing(options.quiet ? "" : "preparing layers");
   auto backend = make_backend_on(options.device, config, weights, backend_options, [&](int done, int total) {
     preparing.update(static_cast<std::uint64_t>(done), static_cast<std::uint64_t>(total));
     if (on_progress) on_progress(share_of(static_cast<std::size_t>(done), static_cast<std::size_t>(total)));

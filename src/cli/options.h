@@ -20,6 +20,7 @@ struct ModelOptions {
   std::string device = "auto";  // auto, cpu, cuda:N
   int threads = 0;              // 0: all
   std::string max_model_len = "auto";
+  bool quiet = false;  // no progress on stderr; not a flag of its own
 };
 void add_model_options(CLI::App& app, ModelOptions& options);  // directory, device, threads and context
 CLI::Option* add_directory_option(CLI::App& app, std::string& directory);

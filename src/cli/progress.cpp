@@ -19,6 +19,7 @@ std::string progress_bar(const std::string& label, int percent) {
 Progress::Progress(std::string label) : Progress(std::move(label), is_terminal(Stream::kError)) {}
 
 void Progress::update(std::uint64_t done, std::uint64_t total) {
+  if (label_.empty()) return;
   const int percent = total == 0 ? 100 : static_cast<int>(100.0 * static_cast<double>(std::min(done, total)) / static_cast<double>(total));
   if (terminal_) {
     if (percent == shown_percent_) return;

@@ -7,7 +7,7 @@ namespace tetrad::cli {
 
 class Progress {
  public:
-  explicit Progress(std::string label);
+  explicit Progress(std::string label);  // "": says nothing
   Progress(std::string label, bool terminal) : label_(std::move(label)), terminal_(terminal) {}
 
   void update(std::uint64_t done, std::uint64_t total);

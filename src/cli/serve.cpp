@@ -11,10 +11,12 @@
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/model_loading.h"
+#include "cli/serve_log.h"
 #include "cli/serve_options.h"
+#include "cli/settings.h"
 #include "cli/stop_signals.h"
-#include "cli/terminal.h"
 #include "io/json_file.h"
+#include "server/activity.h"
 #include "server/router.h"
 
 namespace tetrad::cli {
@@ -27,6 +29,15 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 
 // Thrown through the loading of a model that is not wanted any more.
 struct LoadingStopped {};
+
+// Who is told what happens.
+struct Observers {
+  const ServeLog* log;
+  ServerMetrics* metrics;
+  RequestJournal* journal;
+  const StatsSampler* sampler;
+  ReplayMap* replay;
+};
 
 // In the order in which they need each other.
 struct LoadedModel {
@@ -49,10 +60,8 @@ nlohmann::ordered_json tokenizer_info(const std::string& directory, const Tokeni
   return info;
 }
 
-void log_line(std::string_view line) { say("tetrad: {}\n", printable(line)); }
-
 std::shared_ptr<const Service> load_service(const ServeOptions& options, const ModelFiles& files, const ServeSizes& sizes,
-                                            ServerMetrics& metrics, LoadedModel& model, const LoadProgress& on_progress) {
+                                            const Observers& observers, LoadedModel& model, const LoadProgress& on_progress) {
   model.tokenizer.emplace(load_tokenizer(options.model.directory));
   model.chat_template.emplace(ChatTemplate::load(options.model.directory));
   const BackendSize size{.max_length = sizes.total_tokens, .num_slots = sizes.num_slots};
@@ -78,8 +87,13 @@ std::shared_ptr<const Service> load_service(const ServeOptions& options, const M
   service->grammars = std::make_shared<OutputGrammars>(*model.tokenizer, service->vocab_size);
   service->chat_template = &*model.chat_template;
   service->engine = &*model.engine;
-  service->metrics = &metrics;
-  service->log = log_line;
+  service->metrics = observers.metrics;
+  service->journal = observers.journal;
+  service->sampler = observers.sampler;
+  service->replay = observers.replay;
+  service->device = model.backend->name();
+  service->memory = model.backend->memory_plan();
+  service->log = [log = observers.log](std::string_view line) { log->line(line); };
   return service;
 }
 
@@ -95,32 +109,42 @@ bool drain(EngineLoop& engine, const HttpServer& server, StopSignals& signals, s
   }
 }
 
-// What happened since the last line, while anything does.
-class Activity {
+// One line for every ten seconds in which something happened.
+class ActivityLog {
  public:
-  void tell(const EngineLoop& engine) {
-    const EngineStats stats = engine.stats();
-    const double seconds = seconds_since(last_);
-    const auto rate = [&](std::uint64_t now, std::uint64_t before) { return static_cast<double>(now - before) / seconds; };
-    const bool busy = stats.requests_running + stats.requests_waiting > 0 || stats.generated_tokens != generated_;
-    if (busy)
-      log_line(fmt::format("running {}, waiting {}; prompt {:.0f} tokens/s ({:.0f} reused), answers {:.0f} tokens/s; pages {} of {}",
-                           stats.requests_running, stats.requests_waiting, rate(stats.prompt_tokens, prompt_),
-                           rate(stats.cached_tokens, cached_), rate(stats.generated_tokens, generated_), stats.pages_taken, stats.pages));
-    prompt_ = stats.prompt_tokens;
-    cached_ = stats.cached_tokens;
-    generated_ = stats.generated_tokens;
+  explicit ActivityLog(const EngineLoop& engine) : engine_(&engine), before_(engine.stats()) {}
+
+  void tell(const ServeLog& log) {
+    EngineStats now = engine_->stats();
+    const Activity activity = Activity::between(before_, now, seconds_since(last_));
+    if (!activity.idle) log.event("stats", activity_line(activity), activity_json(activity));
+    before_ = std::move(now);
     last_ = Clock::now();
   }
 
  private:
+  const EngineLoop* engine_;
+  EngineStats before_;
   Clock::time_point last_ = Clock::now();
-  std::uint64_t prompt_ = 0, cached_ = 0, generated_ = 0;
 };
 
-void warn_if_open(const ServeOptions& options, bool has_keys) {
+// Where the journal goes besides the status page.
+std::unique_ptr<LineFile> connect_journal(RequestJournal& journal, const ServeOptions& options, const ServeLog& log) {
+  std::unique_ptr<LineFile> file;
+  if (!options.request_log_file.empty()) file = std::make_unique<LineFile>(options.request_log_file);
+  const bool shown_as_json = options.log_requests && log.json();
+  if (file || shown_as_json)
+    journal.write_json_to([file = file.get(), shown_as_json, &log](const std::string& line) {
+      if (file != nullptr) file->write(line);
+      if (shown_as_json) log.object(line);
+    });
+  if (options.log_requests && !log.json()) journal.write_text_to([&log](const std::string& line) { log.line(line); });
+  return file;
+}
+
+void warn_if_open(const ServeOptions& options, bool has_keys, const ServeLog& log) {
   const bool local = options.host == "127.0.0.1" || options.host == "localhost" || options.host == "::1" || !options.unix_socket.empty();
-  if (!local && !has_keys) log_line(fmt::format("warning: everyone who reaches {} may use this server: set --api-key-file", options.host));
+  if (!local && !has_keys) log.line(fmt::format("warning: everyone who reaches {} may use this server: set --api-key-file", options.host));
 }
 
 }  // namespace
@@ -131,26 +155,34 @@ int serve(const ServeOptions& options) {
   const ServeSizes sizes = serve_sizes(options, files.config);
   const HttpServerOptions http = http_options(options);
   ApiKeys keys(api_keys(options));
+  CorsPolicy cors(options.allowed_origins);
   (void)service_settings(options);
-  warn_if_open(options, keys.required());
+  const ServeLog log(options.log_format == "json");
+  RequestJournal journal;
+  StatsSampler sampler;
+  std::optional<ReplayMap> replay;  // without a prefix cache there is nothing that its turns could find
+  if (options.replay_map_mib > 0 && sizes.engine.snapshot_slots > 0) replay.emplace(static_cast<std::size_t>(options.replay_map_mib) << 20);
+  const std::unique_ptr<LineFile> request_log = connect_journal(journal, options, log);
+  warn_if_open(options, keys.required(), log);
 
   StopSignals signals;
   ServerState state;
   ServerMetrics metrics;
-  Router router(state, metrics, std::move(keys));
+  Router router(state, metrics, std::move(keys), std::move(cors), !options.no_page);
   LoadedModel model;
   HttpServer server(http, router);
   server.start();
-  log_line(fmt::format("listening on {}, loading {}", server.url(), options.model.directory));
+  log.line(fmt::format("listening on {}, loading {}", server.url(), options.model.directory));
 
   std::exception_ptr failure;
   std::atomic<bool> loaded = false, wanted = true;
   std::thread loader([&] {
     try {
-      router.set_service(load_service(options, files, sizes, metrics, model, [&](double share) {
-        if (!wanted) throw LoadingStopped();
-        state.set_progress(share);
-      }));
+      router.set_service(
+          load_service(options, files, sizes, {&log, &metrics, &journal, &sampler, replay ? &*replay : nullptr}, model, [&](double share) {
+            if (!wanted) throw LoadingStopped();
+            state.set_progress(share);
+          }));
       state.set_ready();
     } catch (...) {
       failure = std::current_exception();
@@ -170,25 +202,32 @@ int serve(const ServeOptions& options) {
     server.stop();
     std::rethrow_exception(failure);
   }
-  log_line(fmt::format("ready in {:.1f} s on {}", seconds_since(start), server.url()));
+  log.line(fmt::format("ready in {:.1f} s on {}", seconds_since(start), server.url()));
 
-  Activity activity;
-  constexpr std::chrono::seconds kTellEvery{10};
-  while (!signals.wait(kTellEvery)) activity.tell(*model.engine);
-  log_line(fmt::format("stopping: {} requests have {} s to end", server.busy(), options.shutdown_timeout));
+  ActivityLog activity(*model.engine);
+  constexpr int kTellEvery = 10;
+  for (int second = 1; !signals.wait(std::chrono::seconds(1)); ++second) {
+    sampler.add(model.engine->stats());
+    if (second % kTellEvery == 0) activity.tell(log);
+  }
+  log.line(fmt::format("stopping: {} requests have {} s to end", server.busy(), options.shutdown_timeout));
   state.set_draining();
   server.drain();
   const bool clean = drain(*model.engine, server, signals, std::chrono::seconds(options.shutdown_timeout));
   server.stop();
   model.engine->stop();
-  log_line(clean ? "stopped" : "stopped with requests unfinished");
+  log.line(clean ? "stopped" : "stopped with requests unfinished");
   return clean ? 0 : 1;
 }
 
 void add_serve(CLI::App& app, int& exit_code) {
   const auto options = std::make_shared<ServeOptions>();
   add_serve_options(app, *options);
-  app.callback([options, &exit_code] { exit_code = serve(*options); });
+  app.callback([options, &app, &exit_code] {
+    apply_settings(app, options->config_file);
+    options->model.quiet = options->log_format == "json";
+    exit_code = serve(*options);
+  });
 }
 
 }  // namespace tetrad::cli

@@ -39,6 +39,11 @@ void add_address_options(CLI::App& app, ServeOptions& options) {
       ->take_all()
       ->envname("TETRAD_API_KEY");
   app.add_option("--api-key-file", options.api_key_file, "Keys, one a line")->type_name("FILE");
+  app.add_option("--allowed-origins", options.allowed_origins,
+                 "Origin whose pages may use the API from a browser, as https://chat.example; may be repeated; '*': every one")
+      ->type_name("ORIGIN")
+      ->expected(1)
+      ->take_all();
   app.add_option("--sse-ping-interval", options.ping_interval, "Seconds of silence after which a stream sends a comment")
       ->type_name("S")
       ->check(CLI::Range(1, kMaxSeconds))
@@ -60,9 +65,13 @@ void add_engine_options(CLI::App& app, ServeOptions& options) {
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
   app.add_option("--max-num-queued-reqs,--max-queued-requests", options.max_queued,
-                 "Requests that may wait; the next gets 503. Default: four times --max-num-seqs")
+                 "Requests that may wait; the next gets --queue-full-status. Default: four times --max-num-seqs")
       ->type_name("N")
       ->check(CLI::Range(1, 1 << 20));
+  app.add_option("--queue-full-status", options.queue_full_status, "What a request gets that finds the queue full: 503 or 429")
+      ->type_name("N")
+      ->check(CLI::IsMember({503, 429}))
+      ->capture_default_str();
   app.add_option("--max-num-queued-tokens", options.max_queued_tokens, "Prompt tokens that may wait; 0: no limit")
       ->type_name("N")
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40))
@@ -82,6 +91,11 @@ void add_engine_options(CLI::App& app, ServeOptions& options) {
   app.add_option("--prefix-cache-host-mib", options.prefix_cache_host_mib, "MiB of host memory for those that leave the device; 0: none")
       ->type_name("N")
       ->check(CLI::Range(0, 1 << 24))
+      ->capture_default_str();
+  app.add_option("--replay-map-mib", options.replay_map_mib,
+                 "MiB for the tokens of answers, which stand in prompts for turns that come back altered or without reasoning; 0: none")
+      ->type_name("N")
+      ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
 }
 
@@ -109,7 +123,24 @@ void add_api_options(CLI::App& app, ServeOptions& options) {
       ->type_name("NAME")
       ->check(CLI::IsMember({"merge", "strict"}))
       ->capture_default_str();
+  app.add_flag("--no-ui", options.no_page, "Without the page at /");
   app.add_flag("--strict-fields", options.strict_fields, "Refuse requests with fields that are not known");
+}
+
+void add_log_options(CLI::App& app, ServeOptions& options) {
+  app.add_flag("--log-requests", options.log_requests, "Log start, end and failure of requests; never what they say");
+  app.add_option("--request-log-jsonl", options.request_log_file, "Append the same to this file, one JSON object a line")
+      ->type_name("FILE");
+  app.add_option("--log-format", options.log_format, "Of the log on stderr: text, or json: one object a line")
+      ->type_name("NAME")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
+  app.add_option("--config", options.config_file, "File of lines 'flag: value' for flags that are not given here")
+      ->type_name("FILE")
+      ->envname("TETRAD_CONFIG");
+  app.footer(
+      "Each flag is also read from the environment: --max-num-seqs from TETRAD_MAX_NUM_SEQS. The command line counts before that,\n"
+      "and that before --config.");
 }
 
 }  // namespace
@@ -119,6 +150,7 @@ void add_serve_options(CLI::App& app, ServeOptions& options) {
   add_address_options(app, options);
   add_api_options(app, options);
   add_engine_options(app, options);
+  add_log_options(app, options);
 }
 
 HttpServerOptions http_options(const ServeOptions& options) {
@@ -156,6 +188,7 @@ ServiceSettings service_settings(const ServeOptions& options) {
   settings.queue_timeout = options.queue_timeout;
   settings.merge_system_messages = options.system_policy == "merge";
   settings.strict_fields = options.strict_fields;
+  settings.queue_full_status = options.queue_full_status;
   settings.reasoning_budget = options.reasoning_budget;
   settings.reasoning_budget_message = options.reasoning_budget_message;
   settings.reasoning_fields = options.reasoning_fields == "both"        ? ReasoningFields::kBoth

@@ -29,11 +29,16 @@ struct ServeOptions {
   double queue_timeout = 0;
   std::string kv_cache_tokens = "auto";
   std::optional<int> prefix_cache_slots;  // absent: as many as max_sequences; 0: no prefix cache
-  int prefix_cache_host_mib = 1024;
+  int prefix_cache_host_mib = 1024, replay_map_mib = 64;
   int shutdown_timeout = 30, ping_interval = 10;  // seconds
   int default_max_tokens = 0;
   std::string reasoning_fields = "both", system_policy = "merge";
   bool strict_fields = false;
+  int queue_full_status = 503;
+  std::vector<std::string> allowed_origins;
+  bool log_requests = false, no_page = false;
+  std::string request_log_file, log_format = "text";
+  std::string config_file;
   int reasoning_budget = kNoThinkingBudget;
   std::string reasoning_budget_message{kThinkingSpent};
   // Instead of the weights on the device asked for: tests serve a backend that follows a script.

@@ -35,17 +35,19 @@ bool message_thinks(std::string_view prompt) {
 
 }  // namespace
 
-ChatPrompt chat_prompt(const Service& service, const ChatRequest& chat) {
+ChatPrompt chat_prompt(const Service& service, const ChatRequest& chat, ReplayCount count) {
   ChatPrompt prompt;
   if (chat.continues_last) {
     prompt.text = render_to_last_message(service, chat);
     prompt.in_reasoning = message_thinks(prompt.text);
-  } else {
-    prompt.text = service.chat_template->render(chat.variables);
-    prompt.in_reasoning = prompt_opens_reasoning(prompt.text);
+    prompt.ids = service.encode(prompt.text);
+    return prompt;
   }
-  prompt.ids = service.encode(prompt.text);
-  return prompt;
+  ReplayPrompt replayed = replay_prompt(service, chat, count);
+  return {.text = std::move(replayed.text),
+          .ids = std::move(replayed.ids),
+          .in_reasoning = replayed.opens_reasoning,
+          .digest = replayed.digest};
 }
 
 std::shared_ptr<const TokenConstraint> thinking_budget(const Service& service, const ChatRequest& chat, bool in_reasoning) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "server/replay_prompt.h"
 #include "server/service.h"
 
 namespace tetrad {
@@ -12,9 +13,10 @@ namespace tetrad {
 struct ChatPrompt {
   std::string text;  // rendered
   std::vector<int> ids;
-  bool in_reasoning = false;  // the answer begins there
+  bool in_reasoning = false;          // the answer begins there
+  std::optional<Digest> digest = {};  // ReplayPrompt's
 };
-ChatPrompt chat_prompt(const Service& service, const ChatRequest& chat);
+ChatPrompt chat_prompt(const Service& service, const ChatRequest& chat, ReplayCount count = ReplayCount::kQuiet);
 
 // The bound on the thinking of an answer: the request's, else the server's; null if there is none. Throws RequestError for a model whose
 // tokenizer has no tokens for the tags.

@@ -36,7 +36,18 @@ void GenerationReply::submit(std::size_t prompt) {
       setup_.stream ? service_->settings.stream_buffer_events * static_cast<std::size_t>(request.num_choices) : kUnbounded;
   auto events = std::make_shared<EventBuffer>(capacity, [waker = waker_] { waker->ring(); });
   const RequestHandle handle = service_->engine->submit(std::move(request), events);
-  parts_.push_back({std::move(events), handle});
+  JournalEntry entry{.trace = setup_.trace,
+                     .prompt = static_cast<int>(prompt),
+                     .num_prompts = static_cast<int>(setup_.requests.size()),
+                     .started = std::chrono::system_clock::now(),
+                     .max_tokens = setup_.requests[prompt].generation.max_tokens,
+                     .num_choices = setup_.requests[prompt].num_choices,
+                     .usage = {.prompt_tokens = static_cast<int>(setup_.requests[prompt].generation.prompt_ids.size())},
+                     .timings = {},
+                     .finish_reasons = {},
+                     .error = {}};
+  if (service_->journal != nullptr) service_->journal->started(entry);
+  parts_.push_back({std::move(events), handle, std::move(entry), std::chrono::steady_clock::now()});
   ++running_;
 }
 
@@ -46,24 +57,36 @@ void GenerationReply::submit_more() {
     while (parts_.size() < setup_.requests.size() && running_ < kMaxRunning) submit(parts_.size());
   } catch (const EngineRefusal& refusal) {
     if (running_ > 0 && refusal.kind() == EngineErrorKind::kQueueFull) return;  // again when one of them ends
-    refused_ = std::make_unique<ApiError>(api_error(refusal, setup_.request_id));
+    refused_ = std::make_unique<ApiError>(service_->error_of(refusal, setup_.request_id));
+    if (service_->journal != nullptr) service_->journal->refused(setup_.trace, *refused_);
   }
 }
 
 void GenerationReply::record(const EngineEvent& event, std::size_t prompt) {
-  const EngineRequest& request = setup_.requests[prompt];
-  RequestRecord record;
-  record.max_tokens = request.generation.max_tokens;
-  record.num_choices = request.num_choices;
+  JournalEntry& entry = parts_[prompt].entry;
   if (const auto* finished = std::get_if<FinishedEvent>(&event)) {
-    record.usage = finished->usage;
-    record.timings = finished->timings;
+    entry.usage = finished->usage;
+    entry.timings = finished->timings;
+    for (const FinishReason reason : finished->reasons)  // what the answer needed no more of was not cut short
+      entry.finish_reasons.emplace_back(finish_reason_name(reason == FinishReason::kCancelled ? FinishReason::kStop : reason));
   } else {
     const auto& failed = std::get<FailedEvent>(event);
-    record.usage = failed.usage;
-    record.timings = failed.timings;
+    entry.usage = failed.usage;
+    entry.timings = failed.timings;
+    entry.error = engine_error_name(failed.kind);
   }
-  service_->metrics->count_request(record);
+  service_->metrics->count_request(
+      {.usage = entry.usage, .timings = entry.timings, .max_tokens = entry.max_tokens, .num_choices = entry.num_choices});
+  if (service_->journal != nullptr) service_->journal->ended(entry);
+}
+
+// A part whose end nobody will see: what is known of it.
+void GenerationReply::give_up(Part& part) {
+  service_->engine->cancel(part.handle);
+  part.ended = true;
+  part.entry.timings.total = std::chrono::duration<double>(std::chrono::steady_clock::now() - part.submitted).count();
+  part.entry.finish_reasons = {"abort"};
+  if (service_->journal != nullptr) service_->journal->ended(part.entry);
 }
 
 void GenerationReply::append_failure(const ApiError& error, std::string& out) {
@@ -77,6 +100,12 @@ bool GenerationReply::drain(std::size_t prompt, std::string& out) {
     if (out.size() >= kTakeBytes) return false;
     const std::optional<EngineEvent> event = part.events->try_pop();
     if (!event) return true;
+    if (const auto* started = std::get_if<StartedEvent>(&*event)) {
+      part.entry.timings.queue = started->queue_seconds;
+      part.entry.usage.cached_tokens = started->cached_tokens;
+    } else if (std::holds_alternative<TokenEvent>(*event)) {
+      ++part.entry.usage.completion_tokens;
+    }
     if (is_terminal(*event)) {
       part.ended = true;
       --running_;
@@ -132,11 +161,8 @@ std::string GenerationReply::keepalive() const {
 
 // Cancels what has not ended; without effect after that.
 void GenerationReply::abandon() {
-  for (Part& part : parts_) {
-    if (part.ended) continue;
-    service_->engine->cancel(part.handle);
-    part.ended = true;
-  }
+  for (Part& part : parts_)
+    if (!part.ended) give_up(part);
   running_ = 0;
   cancelled_ = true;
 }

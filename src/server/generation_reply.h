@@ -22,6 +22,7 @@ class GenerationReply final : public PendingReply {
     bool stream = false;
     ApiShape shape = ApiShape::kOpenAi;
     std::string request_id;
+    RequestTrace trace = {};
   };
 
   // Submits the first prompts: throws EngineRefusal, and nothing runs then.
@@ -42,6 +43,8 @@ class GenerationReply final : public PendingReply {
   struct Part {
     std::shared_ptr<EventBuffer> events;
     RequestHandle handle;
+    JournalEntry entry;
+    std::chrono::steady_clock::time_point submitted;
     bool ended = false;
   };
 
@@ -50,6 +53,7 @@ class GenerationReply final : public PendingReply {
   bool drain(std::size_t prompt, std::string& out);
   void append_failure(const ApiError& error, std::string& out);
   void record(const EngineEvent& event, std::size_t prompt);
+  void give_up(Part& part);
 
   std::shared_ptr<const Service> service_;
   Setup setup_;

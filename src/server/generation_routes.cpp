@@ -10,6 +10,7 @@
 #include "server/completion_request.h"
 #include "server/generation_reply.h"
 #include "server/http_wire.h"
+#include "server/replay_prompt.h"
 #include "server/responses_request.h"
 
 namespace tetrad {
@@ -68,8 +69,9 @@ using MakeBuilder = std::function<std::unique_ptr<ResponseBuilder>(ResponseConte
 Reply start_chat(const std::shared_ptr<const Service>& service, const ChatRequest& chat, ResponseContext context, ApiShape shape,
                  const HttpRequest& request, const MakeBuilder& make_builder) {
   EngineRequest engine = chat.engine;
-  ChatPrompt prompt = chat_prompt(*service, chat);
+  ChatPrompt prompt = chat_prompt(*service, chat, ReplayCount::kCount);
   context.starts_in_reasoning = prompt.in_reasoning;
+  TurnRecorder recorder(*service, chat, prompt.digest, context);
   engine.generation.prompt_ids = std::move(prompt.ids);
   if (auto constraint = answer_constraint(*service, chat, prompt.in_reasoning); constraint != nullptr && !engine.generation.prompt_only)
     engine.generation.constraints.push_back(std::move(constraint));
@@ -85,7 +87,8 @@ Reply start_chat(const std::shared_ptr<const Service>& service, const ChatReques
     check_context(engine, context_tokens);
   check_prompt_scores(std::span(&engine, 1));
   GenerationReply::Setup setup;
-  setup.builder = make_builder(std::move(context));
+  setup.trace = trace_of(request, context.model, chat.delivery.stream);
+  setup.builder = recorder.around(make_builder(std::move(context)));
   setup.requests.push_back(std::move(engine));
   setup.stream = chat.delivery.stream;
   setup.shape = shape;
@@ -153,6 +156,7 @@ Reply completions(const std::shared_ptr<const Service>& service, const HttpReque
   check_prompt_scores(setup.requests);
   context.prompt_ids = [ids](int prompt) { return ids->at(static_cast<std::size_t>(prompt)); };
   context.prompt_text = [texts](int prompt) { return texts->at(static_cast<std::size_t>(prompt)); };
+  setup.trace = trace_of(request, context.model, completion.delivery.stream);
   setup.builder = completion_response(completion, std::move(context));
   setup.stream = completion.delivery.stream;
   setup.request_id = request.id;

@@ -84,6 +84,8 @@ class HttpHandler {
   virtual Reply handle(const HttpRequest& request) noexcept = 0;
   // For what the network side refuses itself: a body too large, headers that make no sense.
   virtual HttpResponse refusal(const HttpRequest& head, int status, std::string_view message) const = 0;
+  // That every response to this request gets besides its own.
+  virtual Headers extra_headers(const HttpRequest&) const { return {}; }
   // After the last byte, or when the client has gone (status 499). seconds: since the head was read.
   virtual void finished(const HttpRequest& head, int status, double seconds) = 0;
 };

@@ -347,7 +347,9 @@ class Connection final : public ConnectionBase {
   }
 
   std::string stream_head(const HttpResponse& head) const {
-    std::string bytes = wire_response(head, {.request_id = request_->id, .keep_alive = keeps_alive(), .chunked = true});
+    std::string bytes = wire_response(
+        head,
+        {.request_id = request_->id, .extra = shared_->handler->extra_headers(*request_), .keep_alive = keeps_alive(), .chunked = true});
     // An HTTP/1.0 client reads to the end of the connection.
     static constexpr std::string_view kChunked = "Transfer-Encoding: chunked\r\n";
     if (!chunks_allowed_) bytes.erase(bytes.find(kChunked), kChunked.size());
@@ -359,7 +361,10 @@ class Connection final : public ConnectionBase {
   void send(const HttpResponse& response) {
     status_ = response.status;
     finishing_ = true;
-    write(wire_response(response, {.request_id = request_->id, .keep_alive = keeps_alive(), .head_only = request_->method == "HEAD"}));
+    write(wire_response(response, {.request_id = request_->id,
+                                   .extra = shared_->handler->extra_headers(*request_),
+                                   .keep_alive = keeps_alive(),
+                                   .head_only = request_->method == "HEAD"}));
   }
 
   void continue_answer() {

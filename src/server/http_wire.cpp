@@ -34,6 +34,7 @@ std::string_view HttpRequest::header(std::string_view lower_case_name) const {
 std::string_view status_text(int status) {
   switch (status) {
     case 200: return "OK";
+    case 204: return "No Content";
     case 400: return "Bad Request";
     case 401: return "Unauthorized";
     case 403: return "Forbidden";
@@ -58,10 +59,12 @@ std::string wire_response(const HttpResponse& response, const WireOptions& optio
   const auto back = std::back_inserter(out);
   if (!response.content_type.empty()) fmt::format_to(back, "Content-Type: {}\r\n", response.content_type);
   if (!options.request_id.empty()) fmt::format_to(back, "X-Request-Id: {}\r\n", options.request_id);
-  for (const auto& [name, value] : response.headers) fmt::format_to(back, "{}: {}\r\n", name, value);
+  for (const Headers* headers : {&response.headers, &options.extra})
+    for (const auto& [name, value] : *headers) fmt::format_to(back, "{}: {}\r\n", name, value);
+  constexpr int kNoContent = 204;  // has no body, and no length either
   if (options.chunked)
     out += "Transfer-Encoding: chunked\r\n";
-  else
+  else if (response.status != kNoContent)
     fmt::format_to(back, "Content-Length: {}\r\n", response.body.size());
   out += options.keep_alive ? "Connection: keep-alive\r\n\r\n" : "Connection: close\r\n\r\n";
   if (!options.chunked && !options.head_only) out += response.body;

@@ -11,6 +11,7 @@ std::string_view status_text(int status);  // "Not Found"; "" for a number not u
 
 struct WireOptions {
   std::string_view request_id = {};
+  Headers extra = {};  // behind those of the response
   bool keep_alive = true;
   bool chunked = false;    // a stream: no length, chunks follow
   bool head_only = false;  // of a HEAD request: the length of the body, not the body

@@ -9,17 +9,21 @@
 #include "server/http_errors.h"
 #include "server/http_wire.h"
 #include "server/model_routes.h"
+#include "server/page_route.h"
 #include "server/render_routes.h"
+#include "server/stats_route.h"
 
 namespace tetrad {
 namespace {
 
 enum class Target {
+  kPage,
   kHealth,
   kLive,
   kVersion,
   kMetrics,
   kLoad,
+  kStats,
   kModels,
   kModel,
   kTokenize,
@@ -45,9 +49,12 @@ struct Route {
   bool open = false;         // without a key
   bool needs_model = false;  // refused while it loads
   bool is_work = false;      // refused while draining
+  bool generates = false;    // has its place in the journal
 };
 
 constexpr Route kRoutes[] = {
+    {"/", "GET", Target::kPage, true},
+    {"/ui/", "GET", Target::kPage, true},
     {"/health", "GET", Target::kHealth, true},
     {"/health/ready", "GET", Target::kHealth, true},
     {"/health/live", "GET", Target::kLive, true},
@@ -55,17 +62,18 @@ constexpr Route kRoutes[] = {
     {"/version", "GET", Target::kVersion},
     {"/metrics", "GET", Target::kMetrics},
     {"/load", "GET", Target::kLoad, false, true},
+    {"/v1/stats", "GET", Target::kStats},
     {"/v1/loads", "GET", Target::kLoads, false, true},
     {"/v1/models", "GET", Target::kModels, false, true},
     {"/v1/models/", "GET", Target::kModel, false, true},
     {"/tokenize", "POST", Target::kTokenize, false, true, true},
     {"/detokenize", "POST", Target::kDetokenize, false, true, true},
     {"/tokenizer_info", "GET", Target::kTokenizerInfo, false, true},
-    {"/v1/completions", "POST", Target::kCompletions, false, true, true},
-    {"/v1/chat/completions", "POST", Target::kChat, false, true, true},
-    {"/v1/messages", "POST", Target::kMessages, false, true, true},
+    {"/v1/completions", "POST", Target::kCompletions, false, true, true, true},
+    {"/v1/chat/completions", "POST", Target::kChat, false, true, true, true},
+    {"/v1/messages", "POST", Target::kMessages, false, true, true, true},
     {"/v1/messages/count_tokens", "POST", Target::kCountTokens, false, true, true},
-    {"/v1/responses", "POST", Target::kResponses, false, true, true},
+    {"/v1/responses", "POST", Target::kResponses, false, true, true, true},
     {"/v1/completions/render", "POST", Target::kRenderCompletions, false, true, true},
     {"/v1/chat/completions/render", "POST", Target::kRenderChat, false, true, true},
     {"/v1/responses/render", "POST", Target::kRenderResponses, false, true, true},
@@ -77,7 +85,7 @@ const Route* find_route(std::string_view path) {
   if (path.size() > 1 && path.ends_with('/')) path.remove_suffix(1);
   for (const Route& route : kRoutes) {
     if (route.path == path) return &route;
-    if (route.path.ends_with('/') && path.starts_with(route.path)) return &route;
+    if (route.path.size() > 1 && route.path.ends_with('/') && path.starts_with(route.path)) return &route;
   }
   return nullptr;
 }
@@ -119,8 +127,8 @@ bool is_json(std::string_view content_type) {
 
 }  // namespace
 
-Router::Router(const ServerState& state, ServerMetrics& metrics, ApiKeys keys)
-    : state_(&state), metrics_(&metrics), keys_(std::move(keys)) {}
+Router::Router(const ServerState& state, ServerMetrics& metrics, ApiKeys keys, CorsPolicy cors, bool has_page)
+    : state_(&state), metrics_(&metrics), keys_(std::move(keys)), cors_(std::move(cors)), has_page_(has_page) {}
 
 void Router::set_service(std::shared_ptr<const Service> service) {
   const std::lock_guard lock(mutex_);
@@ -136,6 +144,10 @@ std::unique_ptr<HttpResponse> Router::screen(const HttpRequest& head) {
   const ApiShape shape = shape_of(head.path);
   const auto refuse_with = [&](const ApiError& error) { return std::make_unique<HttpResponse>(error_response(error, shape)); };
   const Route* route = find_route(head.path);
+  if (route != nullptr && route->target == Target::kPage && !has_page_) route = nullptr;
+  // Browsers ask without the key.
+  if (route != nullptr)
+    if (auto permission = cors_.preflight(head, route->method)) return permission;
   if ((route == nullptr || !route->open) && !keys_.allows(head))
     return refuse_with(simple_error(401, "authentication_error", "invalid_api_key",
                                     "A valid API key is needed: 'Authorization: Bearer KEY' or 'x-api-key: KEY'."));
@@ -172,9 +184,12 @@ Reply Router::handle(const HttpRequest& request) noexcept {
   } catch (const std::bad_alloc&) {
     return error_response(unavailable("out_of_memory", "There is not enough memory for this request now.", 5), shape);
   } catch (const std::exception& error) {
-    const ApiError api = api_error(error, request.id);
-    if (const auto current = service(); api.status >= 500 && api.status != 503 && current && current->log)
+    const auto current = service();
+    const ApiError api = current ? current->error_of(error, request.id) : api_error(error, request.id);
+    if (current && current->log && api.status >= 500 && api.status != 503)
       current->log(fmt::format("request {}: {}", request.id, error.what()));
+    if (const Route* route = find_route(request.path); current && current->journal != nullptr && route != nullptr && route->generates)
+      current->journal->refused(trace_of(request, {}, false), api);
     return error_response(api, shape);
   }
 }
@@ -185,11 +200,13 @@ Reply Router::answer(const HttpRequest& request) {
   const auto service = this->service();
   TETRAD_CHECK(service || !route->needs_model, "a request for a model that is not there was not screened");
   switch (route->target) {
+    case Target::kPage: return page_response(std::string_view(request.path).substr(std::min(route->path.size(), request.path.size())));
     case Target::kHealth: return health();
     case Target::kLive: return HttpResponse{.body = R"({"status":"alive"})"};
     case Target::kVersion: return HttpResponse{.body = fmt::format(R"({{"version":"{}"}})", TETRAD_VERSION)};
     case Target::kMetrics: return metrics_text();
     case Target::kLoad: return server_load(*service);
+    case Target::kStats: return server_stats(service.get(), *state_);
     case Target::kModels: return list_models(*service);
     case Target::kModel: return describe_model(*service, percent_decoded(std::string_view(request.path).substr(route->path.size())));
     case Target::kTokenize: return tokenize(*service, request);
@@ -228,7 +245,9 @@ HttpResponse Router::metrics_text() const {
     const EngineStats stats = current->engine->stats();
     response.body = metrics_->text(&stats, {.model_name = current->settings.model_names.front(),
                                             .page_tokens = current->page_tokens,
-                                            .context_tokens = current->context_tokens});
+                                            .context_tokens = current->context_tokens,
+                                            .memory = current->memory,
+                                            .replay = current->replay != nullptr ? std::optional(current->replay->stats()) : std::nullopt});
   } else {
     response.body = metrics_->text(nullptr, {});
   }

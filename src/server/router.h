@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "server/api_keys.h"
+#include "server/cors.h"
 #include "server/http_message.h"
 #include "server/server_metrics.h"
 #include "server/server_state.h"
@@ -14,7 +15,7 @@ namespace tetrad {
 class Router final : public HttpHandler {
  public:
   // Both outlive this.
-  Router(const ServerState& state, ServerMetrics& metrics, ApiKeys keys);
+  Router(const ServerState& state, ServerMetrics& metrics, ApiKeys keys, CorsPolicy cors = {}, bool has_page = true);
 
   // Routes that need the model answer from when both this has been called and the state is ready.
   void set_service(std::shared_ptr<const Service> service);
@@ -23,6 +24,7 @@ class Router final : public HttpHandler {
   bool is_quick(const HttpRequest& head) const override;
   Reply handle(const HttpRequest& request) noexcept override;
   HttpResponse refusal(const HttpRequest& head, int status, std::string_view message) const override;
+  Headers extra_headers(const HttpRequest& head) const override { return cors_.headers(head); }
   void finished(const HttpRequest& head, int status, double seconds) override;
 
  private:
@@ -34,6 +36,8 @@ class Router final : public HttpHandler {
   const ServerState* state_;
   ServerMetrics* metrics_;
   ApiKeys keys_;
+  CorsPolicy cors_;
+  bool has_page_;
   mutable std::mutex mutex_;
   std::shared_ptr<const Service> service_;
 };

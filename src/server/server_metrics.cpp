@@ -1,12 +1,16 @@
 #include "server/server_metrics.h"
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <span>
+#include <sstream>
 
+#include "server/activity.h"
 #include "server/metrics_text.h"
 
 namespace tetrad {
@@ -26,10 +30,9 @@ std::string reason_label(FinishReason reason) {
 void add_gauges(MetricsText& text, const EngineStats& stats, const EngineFacts& facts) {
   text.gauge("vllm:num_requests_running", "Requests being computed.", stats.requests_running);
   text.gauge("vllm:num_requests_waiting", "Requests that wait to be started.", stats.requests_waiting);
-  const int held = std::max(stats.pages_taken - stats.prefix_cache.device_pages, 0);
   text.gauge("vllm:kv_cache_usage_perc",
              "Share of the pages that running requests hold, 0 to 1. Pages of the prefix cache are not counted: they give way.",
-             stats.pages > 0 ? static_cast<double>(held) / stats.pages : 0);
+             kv_cache_use(stats));
   text.family("vllm:cache_config_info", "gauge", "Tokens of a page and number of pages.");
   text.sample(1, {{"block_size", std::to_string(facts.page_tokens)}, {"num_gpu_blocks", std::to_string(stats.pages)}});
   text.gauge("tetrad:context_tokens", "Tokens that prompt and answer may have together.", facts.context_tokens);
@@ -42,6 +45,14 @@ void add_gauges(MetricsText& text, const EngineStats& stats, const EngineFacts& 
   text.gauge("tetrad:prefix_cache_pages", "Pages that the prefix cache refers to.", stats.prefix_cache.device_pages);
   text.gauge("tetrad:prefix_cache_host_bytes", "Bytes of the prefix cache's second tier.",
              static_cast<double>(stats.prefix_cache.host_bytes));
+  text.gauge("tetrad:prefix_cache_device_bytes", "Bytes of the prefix cache on the device.",
+             static_cast<double>(stats.prefix_cache.device_bytes));
+  text.family("tetrad:prefix_cache_entries", "gauge", "States kept, by tier.");
+  text.sample(stats.prefix_cache.device_entries, {{"tier", "device"}});
+  text.sample(stats.prefix_cache.host_entries, {{"tier", "host"}});
+  text.family("vllm:engine_sleep_state", "gauge", "1 for the state the engine is in: it never sleeps.");
+  for (const char* state : {"awake", "weights_offloaded", "discard_all"})
+    text.sample(state == std::string_view("awake") ? 1 : 0, {{"sleep_state", state}});
 }
 
 // Every reason up to `last`, those that have not occurred too: a series that begins with its first fault shows no increase.
@@ -72,6 +83,24 @@ void add_counters(MetricsText& text, const EngineStats& stats) {
   add_reasons(text, stats.failed, EngineErrorKind::kInternal);
 }
 
+// Bytes of the pools by arena, as planned when the model was loaded.
+void add_memory(MetricsText& text, const MemoryPlan& plan) {
+  std::map<std::string, double> arenas;
+  for (const MemoryPlan::Row& row : plan.rows) arenas[row.arena] += static_cast<double>(row.bytes);
+  if (arenas.empty()) return;
+  text.family("tetrad:memory_bytes", "gauge", "Memory planned for the model, by pool.");
+  for (const auto& [arena, bytes] : arenas) text.sample(bytes, {{"pool", arena}});
+}
+
+void add_replay(MetricsText& text, const ReplayStats& replay) {
+  text.counter("tetrad:replay_hits_total", "Assistant turns of prompts for which the tokens that were sampled took their place.",
+               replay.hits);
+  text.counter("tetrad:replay_misses_total", "Assistant turns of prompts that were not known, or edited.", replay.misses);
+  text.counter("tetrad:replay_evictions_total", "Turns that gave way in the replay map.", replay.evictions);
+  text.gauge("tetrad:replay_entries", "Turns in the replay map.", static_cast<double>(replay.entries));
+  text.gauge("tetrad:replay_bytes", "Memory of the replay map.", static_cast<double>(replay.bytes));
+}
+
 void add_engine_histograms(MetricsText& text, const EngineStats& stats) {
   text.histogram("vllm:time_to_first_token_seconds", "From submission to the first token.", stats.first_token_seconds);
   text.histogram("vllm:inter_token_latency_seconds", "Between tokens of an answer.", stats.inter_token_seconds);
@@ -80,16 +109,37 @@ void add_engine_histograms(MetricsText& text, const EngineStats& stats) {
   text.histogram("vllm:iteration_tokens_total", "Rows of a step.", stats.step_rows);
 }
 
+// The kernel tells the start in ticks since the machine's, behind the command's name, which may hold anything.
+std::optional<double> process_start_seconds() {
+  std::ifstream stat("/proc/self/stat"), machine("/proc/stat");
+  std::string line;
+  std::getline(stat, line);
+  std::istringstream fields(line.substr(line.rfind(')') == std::string::npos ? line.size() : line.rfind(')') + 1));
+  constexpr int kFieldsBefore = 19;  // from the state to the one before the start
+  std::string skipped;
+  for (int i = 0; i < kFieldsBefore; ++i) fields >> skipped;
+  double ticks = 0, machine_start = 0;
+  while (machine >> skipped && skipped != "btime") std::getline(machine, line);
+  if (!(fields >> ticks) || !(machine >> machine_start)) return std::nullopt;
+  return machine_start + ticks / static_cast<double>(::sysconf(_SC_CLK_TCK));
+}
+
 // Of this process; what the system does not tell is left out.
 void add_process(MetricsText& text) {
   std::ifstream statm("/proc/self/statm");
   std::uint64_t pages = 0, resident = 0;
-  if (statm >> pages >> resident)
-    text.gauge("process_resident_memory_bytes", "Resident memory.",
-               static_cast<double>(resident) * static_cast<double>(::sysconf(_SC_PAGESIZE)));
+  if (statm >> pages >> resident) {
+    const auto page_bytes = static_cast<double>(::sysconf(_SC_PAGESIZE));
+    text.gauge("process_resident_memory_bytes", "Resident memory.", static_cast<double>(resident) * page_bytes);
+    text.gauge("process_virtual_memory_bytes", "Address space.", static_cast<double>(pages) * page_bytes);
+  }
+  rlimit files_allowed{};
+  if (::getrlimit(RLIMIT_NOFILE, &files_allowed) == 0)
+    text.gauge("process_max_fds", "Open file descriptors allowed.", static_cast<double>(files_allowed.rlim_cur));
   std::error_code error;
   std::filesystem::directory_iterator files("/proc/self/fd", error);
   if (!error) text.gauge("process_open_fds", "Open file descriptors.", static_cast<double>(std::distance(begin(files), end(files))));
+  if (const auto start = process_start_seconds()) text.gauge("process_start_time_seconds", "Start, in seconds since 1970.", *start);
   timespec cpu{};
   if (::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &cpu) == 0) {
     text.family("process_cpu_seconds_total", "counter", "CPU time.");
@@ -140,6 +190,8 @@ std::string ServerMetrics::text(const EngineStats* engine, const EngineFacts& fa
   if (engine != nullptr) {
     add_gauges(text, *engine, facts);
     add_counters(text, *engine);
+    add_memory(text, facts.memory);
+    if (facts.replay) add_replay(text, *facts.replay);
     add_engine_histograms(text, *engine);
     text.histogram("vllm:request_prefill_time_seconds", "From the start to the first token.", prefill_seconds_);
     text.histogram("vllm:request_decode_time_seconds", "From the first token to the last.", decode_seconds_);

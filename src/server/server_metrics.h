@@ -3,11 +3,14 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <tuple>
 
 #include "engine/engine_stats.h"
+#include "model/backend.h"
+#include "server/replay_map.h"
 
 namespace tetrad {
 
@@ -24,6 +27,8 @@ struct EngineFacts {
   std::string model_name;
   int page_tokens = 0;
   int context_tokens = 0;
+  MemoryPlan memory = {};
+  std::optional<ReplayStats> replay;
 };
 
 class ServerMetrics {

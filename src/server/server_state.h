@@ -1,6 +1,7 @@
 #pragma once
 // Where the server is in its life. Every member may be called from any thread.
 #include <atomic>
+#include <chrono>
 
 namespace tetrad {
 
@@ -14,6 +15,7 @@ class ServerState {
 
   ServerPhase phase() const { return phase_; }
   double progress() const { return progress_; }  // of loading, 0 to 1
+  double uptime_seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
 
  private:
   // Never back: what was told to stop while it loaded does not become ready.
@@ -23,6 +25,7 @@ class ServerState {
     }
   }
 
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::atomic<ServerPhase> phase_ = ServerPhase::kLoading;
   std::atomic<double> progress_ = 0;
 };

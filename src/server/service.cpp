@@ -34,13 +34,27 @@ std::string Service::resolve_model(const std::string& asked) const {
                       .should_retry = {}});
 }
 
-std::vector<int> Service::encode(const std::string& prompt) const {
-  if (max_prompt_bytes > 0 && prompt.size() > max_prompt_bytes)
+ApiError Service::error_of(const std::exception& error, const std::string& request_id) const {
+  ApiError api = api_error(error, request_id);
+  if (const auto* refusal = dynamic_cast<const EngineRefusal*>(&error);
+      refusal != nullptr && refusal->kind() == EngineErrorKind::kQueueFull && settings.queue_full_status == 429) {
+    api.status = 429;
+    api.type = "rate_limit_error";
+  }
+  return api;
+}
+
+void Service::check_prompt_bytes(std::size_t bytes) const {
+  if (max_prompt_bytes > 0 && bytes > max_prompt_bytes)
     throw RequestError({},
                        fmt::format("This model's maximum context length is {} tokens. However, the request has {} bytes of input, which "
                                    "cannot fit. Shorten the input.",
-                                   context_tokens, prompt.size()),
+                                   context_tokens, bytes),
                        "context_length_exceeded");
+}
+
+std::vector<int> Service::encode(const std::string& prompt) const {
+  check_prompt_bytes(prompt.size());
   return tokenizer->encode(prompt);
 }
 

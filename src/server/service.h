@@ -11,10 +11,14 @@
 
 #include "engine/engine_loop.h"
 #include "engine/generation_config.h"
+#include "model/backend.h"
 #include "server/chat_request.h"
 #include "server/http_message.h"
+#include "server/replay_map.h"
+#include "server/request_journal.h"
 #include "server/response_json.h"
 #include "server/server_metrics.h"
+#include "server/stats_sampler.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -36,6 +40,7 @@ struct ServiceSettings {
   bool merge_system_messages = true;
   bool strict_fields = false;
   ReasoningFields reasoning_fields = ReasoningFields::kBoth;
+  int queue_full_status = 503;                           // or 429
   int reasoning_budget = kNoThinkingBudget;              // tokens of thinking, of a request that states none
   std::string reasoning_budget_message{kThinkingSpent};  // what thinking ends with when the budget is spent
   std::size_t stream_buffer_events = 512;                // of one answer, not yet sent: beyond that its client is too slow
@@ -55,13 +60,21 @@ struct Service {
   const ChatTemplate* chat_template = nullptr;
   EngineLoop* engine = nullptr;
   ServerMetrics* metrics = nullptr;
+  RequestJournal* journal = nullptr;
+  const StatsSampler* sampler = nullptr;  // may be null, as the journal and the map
+  ReplayMap* replay = nullptr;
+  std::string device = {};  // "cpu", "cuda:0"
+  MemoryPlan memory = {};
   std::function<void(std::string_view)> log = {};  // one line, without its end; may be empty
 
   RequestContext request_context() const;  // with a fresh seed
   // The name to report. Throws RequestError 404 for a name that is not served; an empty one is the first.
   std::string resolve_model(const std::string& asked) const;
+  // api_error() with the status that this server gives to a full queue.
+  ApiError error_of(const std::exception& error, const std::string& request_id) const;
   // Token ids of a prompt. Text that is hopelessly long is refused before it costs time (RequestError context_length_exceeded).
   std::vector<int> encode(const std::string& prompt) const;
+  void check_prompt_bytes(std::size_t bytes) const;  // that refusal alone
 };
 
 // Throws InputError for a message that cannot end the thinking.

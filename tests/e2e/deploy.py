@@ -131,6 +131,7 @@ def check_labels(text, where, known):
 
 def check_selectors(text):
     deployment, service = of_kind(text, "Deployment"), of_kind(text, "Service")
+    assert deployment["spec"]["template"]["spec"]["enableServiceLinks"] is False, "variables of Services look like flags"
     labels = deployment["spec"]["template"]["metadata"]["labels"].items()
     ports = {port["name"]: port["containerPort"] for port in container_of(text)["ports"]}
     assert deployment["spec"]["selector"]["matchLabels"].items() <= labels and service["spec"]["selector"].items() <= labels, labels
@@ -244,6 +245,7 @@ def test_time_to_stop():
 
 def test_selectors_and_image():
     check_selectors(read("kubernetes/tetrad.yaml"))
+    must_fail(check_selectors, read("kubernetes/tetrad.yaml").replace("enableServiceLinks: false", ""))
     must_fail(check_selectors, read("kubernetes/tetrad.yaml").replace("targetPort: http", "targetPort: web"))
     dockerfile = read("container/Dockerfile")
     check_image(dockerfile)

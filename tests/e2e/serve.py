@@ -8,6 +8,7 @@ import contextlib
 import http.client
 import json
 import math
+import os
 import pathlib
 import re
 import signal
@@ -27,11 +28,11 @@ QUESTION = [{"role": "user", "content": "What is 12 + 30?"}]
 class Server:
     """A running server; leaves no process behind."""
 
-    def __init__(self, *flags):
+    def __init__(self, *flags, environment=None):
         self.process = subprocess.Popen([BINARY, "serve", "-m", MODEL, "--port", "0", *flags], stderr=subprocess.PIPE,
-                                        stdout=subprocess.DEVNULL, text=True)
+                                        stdout=subprocess.DEVNULL, text=True, env={**os.environ, **(environment or {})})
         self.lines = []
-        self.port = int(self.line("listening on http://127.0.0.1:").rpartition(":")[2].split(",")[0])
+        self.port = int(re.search(r"listening on http://127.0.0.1:(\d+)", self.line("listening on http://127.0.0.1:"))[1])
 
     def line(self, start):
         while True:
@@ -333,7 +334,7 @@ def test_queue_full():
 
 
 def test_drain():
-    with Server().ready() as server:
+    with Server("--shutdown-timeout", str(PATIENCE)).ready() as server:
         with server.raw("/v1/completions", endless(max_tokens=1500)) as connection:
             data = read_until(connection, b"data: ")
             server.process.send_signal(signal.SIGTERM)
@@ -413,6 +414,43 @@ def test_tls():
             process.kill()
             process.wait()
             process.stderr.close()
+
+
+def test_logs_settings_and_origins():
+    chat = {"messages": [{"role": "user", "content": "Say XYZZY"}], "max_tokens": 3, "temperature": 0}
+    with tempfile.TemporaryDirectory() as folder:
+        config, log = folder + "/serve.yaml", folder + "/requests.jsonl"
+        pathlib.Path(config).write_text(f"served-model-name: from-file\nlog-format: json\nrequest_log_jsonl: '{log}'\n"
+                                        "allowed-origins: https://chat.example\nmax-num-seqs: 3\n")
+        environment = {"TETRAD_LOG_REQUESTS": "true", "TETRAD_API_KEY": "a-secret-key", "TETRAD_MAX_NUM_SEQS": "2"}
+        with Server("--config", config, environment=environment) as server:
+            server.ready()
+            headers = {"Authorization": "Bearer a-secret-key", "Origin": "https://chat.example"}
+            response, models = server.call("GET", "/v1/models", headers=headers)
+            assert models["data"][0]["id"] == "from-file", models
+            assert response.getheader("Access-Control-Allow-Origin") == "https://chat.example"
+            for stream in (False, True):
+                response, _ = server.call("POST", "/v1/chat/completions", {**chat, "stream": stream}, headers)
+                assert response.status == 200 and response.getheader("Access-Control-Allow-Origin") == "https://chat.example"
+            response, body = server.call("OPTIONS", "/v1/chat/completions", headers={
+                "Origin": "https://chat.example", "Access-Control-Request-Method": "POST",
+                "Access-Control-Request-Headers": "authorization, content-type"})
+            assert response.status == 204 and body == "" and response.getheader("Content-Length") is None, response.status
+            assert response.getheader("Access-Control-Allow-Headers") == "authorization, content-type"
+            response, _ = server.call("POST", "/v1/chat/completions", chat, {"Origin": "https://chat.example"})
+            assert response.status == 401 and response.getheader("Access-Control-Allow-Origin") == "https://chat.example"
+            metrics = server.call("GET", "/metrics", headers=headers)[1]
+            assert re.search(r"^tetrad:slots{[^}]*} 4$", metrics, re.MULTILINE), "two sequences and two snapshots: the environment counts"
+            server.process.send_signal(signal.SIGTERM)
+            assert server.process.wait(PATIENCE) == 0
+            server.lines += server.process.stderr.readlines()
+        shown = [json.loads(line) for line in server.lines]
+        written = [json.loads(line) for line in pathlib.Path(log).read_text().splitlines()]
+        for events in (written, [line for line in shown if line["event"] in ("start", "done", "error")]):
+            assert [event["event"] for event in events] == ["start", "done", "start", "done"], events
+            assert events[3]["completion_tokens"] == 3 and events[3]["finish_reasons"] == ["length"], events[3]
+        text = json.dumps([shown, written])
+        assert "XYZZY" not in text and "secret" not in text, text
 
 
 def main():

@@ -12,13 +12,15 @@ const Tokenizer& ServerRig::tokenizer() {
 }
 
 ServerRig::ServerRig(ScriptedBackend::Script script, ServerRigOptions options, bool ready)
-    : router(state, metrics, ApiKeys(options.keys)),
+    : replay(options.replay_bytes),
+      router(state, metrics, ApiKeys(options.keys), CorsPolicy(options.allowed_origins)),
       backend(options.sizes, std::move(script)),
       pool(backend),
       chat_template(ChatTemplate::load(TETRAD_MODELS "/tetrad-tiny")),
       engine(std::in_place, pool, &tokenizer(), options.engine) {
   auto service = std::make_shared<Service>();
   service->settings.model_names = options.names;
+  service->settings.queue_full_status = options.queue_full_status;
   service->created = 1700000000;
   service->generation.stop_ids = {tokenizer().added_token("<|im_end|>").value()};
   service->vocab_size = options.sizes.vocab_size;
@@ -32,6 +34,9 @@ ServerRig::ServerRig(ScriptedBackend::Script script, ServerRigOptions options, b
   service->chat_template = &chat_template;
   service->engine = &*engine;
   service->metrics = &metrics;
+  service->journal = &journal;
+  service->sampler = &sampler;
+  service->replay = &replay;
   service->log = [this](std::string_view line) { logged.emplace_back(line); };
   router.set_service(std::move(service));
   if (ready) state.set_ready();
@@ -86,9 +91,10 @@ HttpResponse ServerRig::call(std::string_view method, std::string path, std::str
   return finish(start(method, std::move(path), std::move(body), std::move(headers)));
 }
 
-ScriptedBackend::Script answering(std::string text) {
+ScriptedBackend::Script answering(std::string text) { return answering_ids(ServerRig::tokenizer().encode(text)); }
+
+ScriptedBackend::Script answering_ids(std::vector<int> answer) {
   const Tokenizer& tokenizer = ServerRig::tokenizer();
-  const std::vector<int> answer = tokenizer.encode(text);
   const int start = tokenizer.added_token("<|im_start|>").value(), end = tokenizer.added_token("<|im_end|>").value();
   return [=](std::span<const int> history, std::span<float> logits) {
     // The answer so far is what stands behind the head of the last turn; its length is found by matching the answer's beginning.

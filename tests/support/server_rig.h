@@ -16,6 +16,9 @@ struct ServerRigOptions {
   EngineOptions engine = {};
   std::vector<std::string> keys = {};
   std::vector<std::string> names = {"test-model", "alias/with-slash"};
+  std::vector<std::string> allowed_origins = {};
+  int queue_full_status = 503;
+  std::size_t replay_bytes = 1 << 20;
 };
 
 class ServerRig {
@@ -33,6 +36,9 @@ class ServerRig {
 
   ServerState state;
   ServerMetrics metrics;
+  RequestJournal journal;
+  StatsSampler sampler;
+  ReplayMap replay;
   Router router;
   ScriptedBackend backend;
   StatePool pool;
@@ -43,5 +49,6 @@ class ServerRig {
 
 // Answers every prompt that ends like a turn to answer with this text, then with <|im_end|>.
 ScriptedBackend::Script answering(std::string text);
+ScriptedBackend::Script answering_ids(std::vector<int> answer);  // the same for tokens
 
 }  // namespace tetrad::testing

@@ -153,13 +153,17 @@ TEST(structured_output, what_cannot_be_compiled_is_a_400_with_its_place) {
   };
   EXPECT_EQ(error(R"("response_format":{"type":"json_schema","json_schema":{"schema":{"properties":{"a":{"not":{}}}}}})"),
             "response_format.json_schema.schema.properties.a | response_format.json_schema.schema.properties.a: not is not supported");
-  EXPECT_TRUE(error(R"("regex":"(?=a)")").starts_with("regex | regex: expression: lookahead"));
+  EXPECT_TRUE(error(R"x("regex":"(?=a)")x").starts_with("regex | regex: expression: lookahead"));
   EXPECT_TRUE(error(R"("guided_choice":["a",""])").starts_with("guided_choice | guided_choice: choice 1 is empty"));
-  EXPECT_TRUE(error(fmt::format(R"("tools":[{}])", tool("f", true, R"({"type":"object","properties":{"a":{"type":"array","uniqueItems":true}}})")))
-                  .starts_with("tools[0].function.parameters.properties.a | "));
-  EXPECT_TRUE(error(fmt::format(R"("tools":[{}],"tool_choice":"required","response_format":{{"type":"json_object"}})", tool("f", false))).starts_with("response_format | "));
+  EXPECT_TRUE(
+      error(fmt::format(R"("tools":[{}])", tool("f", true, R"({"type":"object","properties":{"a":{"type":"array","uniqueItems":true}}})")))
+          .starts_with("tools[0].function.parameters.properties.a | "));
+  EXPECT_TRUE(error(fmt::format(R"("tools":[{}],"tool_choice":"required","response_format":{{"type":"json_object"}})", tool("f", false)))
+                  .starts_with("response_format | "));
   EXPECT_TRUE(error(fmt::format(R"("tools":[{}],"regex":"a")", tool("f", false))).starts_with("regex | "));
-  EXPECT_TRUE(error(R"("guided_json":{"type":"string","enum":[")" + std::string(std::size_t{1} << 21, 'x') + "\"]}").find("at most 1048576") != std::string::npos);
+  EXPECT_TRUE(
+      error(R"("guided_json":{"type":"string","enum":[")" + std::string(std::size_t{1} << 21, 'x') + "\"]}").find("at most 1048576") !=
+      std::string::npos);
   // A schema that nests past what a request may.
   std::string deep = "1";
   for (int i = 0; i < 100; ++i) deep = R"({"items":)" + deep + "}";

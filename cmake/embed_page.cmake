@@ -1,0 +1,13 @@
+# Writes the files of a folder into a C++ source, as raw strings: cmake -DFOLDER=... -DOUTPUT=... -P embed_page.cmake
+file(GLOB files RELATIVE ${FOLDER} ${FOLDER}/*.html ${FOLDER}/*.css ${FOLDER}/*.js)
+list(SORT files)
+set(rows "")
+foreach(name IN LISTS files)
+  file(READ ${FOLDER}/${name} text)
+  string(FIND "${text}" ")page\"" mark)
+  if(NOT mark EQUAL -1)
+    message(FATAL_ERROR "${name}: holds the mark that ends the string it is embedded in")
+  endif()
+  string(APPEND rows "    {\"${name}\", R\"page(${text})page\"},\n")
+endforeach()
+file(WRITE ${OUTPUT} "#include \"server/page_files.h\"\n\nnamespace tetrad {\n\nconst PageFile kPageFiles[] = {\n${rows}};\nconst int kNumPageFiles = sizeof(kPageFiles) / sizeof(PageFile);\n\n}  // namespace tetrad\n")

@@ -1,0 +1,250 @@
+#!/usr/bin/env python3
+"""The embedded page: headers, size, what its files may not hold; and, where Chromium is installed, a conversation in it.
+
+usage: page.py BINARY MODEL_DIRECTORY [FOLDER_FOR_SCREENSHOTS]
+"""
+import base64
+import contextlib
+import http.client
+import json
+import os
+import pathlib
+import re
+import select
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+BINARY, MODEL = sys.argv[1], sys.argv[2]
+SCREENSHOTS = sys.argv[3] if len(sys.argv) > 3 else ""
+PATIENCE = 120
+FILES = ("", "ui/index.html", "ui/style.css", "ui/app.js", "ui/api.js", "ui/copy.js", "ui/dashboard.js", "ui/markdown.js", "ui/store.js")
+
+
+@contextlib.contextmanager
+def server(*flags):
+    process = subprocess.Popen([BINARY, "serve", "-m", MODEL, "--port", "0", *flags], stderr=subprocess.PIPE, text=True)
+    try:
+        line = ""
+        while "ready in " not in line:
+            line = process.stderr.readline()
+            assert line, "no line that says ready"
+        yield int(line.rpartition(":")[2])
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+def get(port, path, headers=None):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    connection.request("GET", path, headers=headers or {})
+    response = connection.getresponse()
+    body = response.read()
+    connection.close()
+    return response, body
+
+
+def test_files():
+    with server("--api-key", "secret") as port:
+        total = 0
+        for name in FILES:
+            response, body = get(port, "/" + name)
+            assert response.status == 200, name  # without a key: it is the same for everybody
+            total += len(body)
+            policy = response.getheader("Content-Security-Policy")
+            assert "default-src 'none'" in policy and "unsafe" not in policy and "*" not in policy, policy
+            assert response.getheader("X-Content-Type-Options") == "nosniff"
+            text = body.decode("ascii")
+            # No way from text to markup or code, and nothing from elsewhere.
+            for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function", "srcdoc", "DOMParser",
+                         " onclick=", " onload=", " style=", "localStorage.setItem(KEY"):
+                assert word not in text, f"{name}: {word}"
+            addresses = [url for url in re.findall(r"https?://[\w.]+", text) if url != "http://www.w3.org"]
+            assert not addresses, f"{name}: {addresses}"
+        assert total <= 300 * 1024, total
+        assert get(port, "/")[0].getheader("Content-Type").startswith("text/html")
+        assert get(port, "/ui/app.js")[0].getheader("Content-Type").startswith("text/javascript")
+        for name in ("ui/../../etc/passwd", "ui/nothing.js", "ui/%2e%2e/x"):
+            assert get(port, "/" + name)[0].status == 404, name
+        assert get(port, "/v1/stats")[0].status == 401
+    with server("--no-ui") as port:
+        assert get(port, "/")[0].status == 404 and get(port, "/ui/app.js")[0].status == 404
+
+
+class Browser:
+    """Chromium without a window, spoken to through a pipe."""
+
+    def __init__(self, program, profile):
+        to_read, self.write_end = os.pipe()
+        self.read_end, to_write = os.pipe()
+        shell = f'exec 3<&{to_read} 4>&{to_write}; exec "$0" "$@"'
+        self.process = subprocess.Popen(
+            ["bash", "-c", shell, program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+             "--disable-background-networking", f"--user-data-dir={profile}", "--remote-debugging-pipe", "--window-size=1280,860",
+             "about:blank"], pass_fds=(to_read, to_write), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        os.close(to_read)
+        os.close(to_write)
+        self.buffer, self.number, self.events = b"", 0, []
+        targets = self.call("Target.getTargets")["targetInfos"]
+        page = next(target for target in targets if target["type"] == "page")
+        self.session = None
+        self.session = self.call("Target.attachToTarget", targetId=page["targetId"], flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(domain + ".enable")
+
+    def call(self, method, **parameters):
+        self.number += 1
+        message = {"id": self.number, "method": method, "params": parameters}
+        if getattr(self, "session", None):
+            message["sessionId"] = self.session
+        os.write(self.write_end, json.dumps(message).encode() + b"\0")
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            while b"\0" not in self.buffer:
+                ready, _, _ = select.select([self.read_end], [], [], max(0, deadline - time.monotonic()))
+                more = os.read(self.read_end, 1 << 16) if ready else b""
+                assert more, f"{method}: the browser does not answer"
+                self.buffer += more
+            text, _, self.buffer = self.buffer.partition(b"\0")
+            answer = json.loads(text)
+            if answer.get("id") == self.number:
+                assert "error" not in answer, f"{method}: {answer['error']}"
+                return answer["result"]
+            self.events.append(answer)
+
+    def run(self, code):
+        result = self.call("Runtime.evaluate", expression=code, awaitPromise=True, returnByValue=True, userGesture=True)
+        assert "exceptionDetails" not in result, f"{code}: {result['exceptionDetails']}"
+        return result["result"].get("value")
+
+    def wait(self, code):
+        deadline = time.monotonic() + PATIENCE
+        while not self.run(code):
+            assert time.monotonic() < deadline, f"never: {code}\n" + str(self.run("document.body.innerText"))
+            time.sleep(0.1)
+
+    def key(self, key, code, modifiers=0, text=""):
+        more = {"text": text} if text else {}
+        for kind in ("keyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=code, modifiers=modifiers,
+                      windowsVirtualKeyCode={"Enter": 13, "Escape": 27}.get(key, ord(key[0].upper())), **(more if kind == "keyDown" else {}))
+
+    def picture(self, name):
+        if SCREENSHOTS:
+            pathlib.Path(SCREENSHOTS).mkdir(parents=True, exist_ok=True)
+            data = self.call("Page.captureScreenshot", format="png")["data"]
+            pathlib.Path(SCREENSHOTS, name + ".png").write_bytes(base64.b64decode(data))
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
+        os.close(self.read_end)
+        os.close(self.write_end)
+
+
+HOSTILE = "<img src=x onerror=\"window.pwned=1\"><script>window.pwned=1</script> [x](javascript:window.pwned=1) ![y](https://evil.example/z.png)"
+
+
+def test_in_a_browser():
+    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if program is None:
+        print("skipped: no Chromium: the page was not opened")
+        return
+    with server("--api-key", "secret") as port, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        browser = Browser(program, profile)
+        try:
+            browser.call("Page.navigate", url=f"http://127.0.0.1:{port}/")
+            browser.wait("document.getElementById('phase')?.textContent.startsWith('401')")
+            browser.run("(() => { const key = document.getElementById('api-key'); key.value = 'secret'; key.dispatchEvent(new Event('change')); })()")
+            browser.wait("document.getElementById('model').textContent !== 'tetrad'")
+            browser.wait("document.getElementById('sampling-temperature').value !== ''")
+            assert browser.run("sessionStorage.length === 1 && !JSON.stringify(localStorage).includes('secret')")
+            # By keyboard alone: ask, and read the answer.
+            browser.run("document.getElementById('sampling-max_tokens').value = 40; document.getElementById('prompt').focus()")
+            browser.call("Input.insertText", text="What is 12 + 30?")
+            browser.key("Enter", "Enter", text="\r")
+            browser.wait("document.querySelectorAll('.message.assistant').length === 1 && document.getElementById('stop').hidden")
+            browser.wait("/tok\\/s.*tokens.*first after.*prompt/s.test(document.querySelector('.message.assistant .facts').innerText)")
+            assert browser.run("document.querySelector('.thinking summary').textContent.match(/^Thought for [0-9.]+ s, [0-9]+ tokens$/) !== null")
+            assert browser.run("/^[0-9]+ of [0-9,]+ tokens of context$/.test(document.getElementById('gauge-text').textContent)")
+            browser.picture("chat")
+            # Another answer is a branch of its own; an edited question too.
+            browser.key("r", "KeyR", modifiers=1)
+            browser.wait("document.getElementById('stop').hidden && document.querySelector('.message.assistant .facts').innerText.includes('2/2')")
+            browser.key("e", "KeyE", modifiers=1)
+            browser.run("document.querySelector('.message.user textarea').value = 'And 1 + 1?'")
+            browser.run("document.querySelector('.message.user .body button').click()")
+            browser.wait("document.getElementById('stop').hidden && document.querySelector('.message.user .facts').innerText.includes('2/2')")
+            # Stopping reaches the server.
+            browser.run("document.getElementById('sampling-max_tokens').value = ''; document.getElementById('prompt').focus()")
+            browser.call("Input.insertText", text="Count to a million.")
+            browser.key("Enter", "Enter", text="\r")
+            browser.wait("!document.getElementById('stop').hidden && document.querySelectorAll('.message.assistant').length === 2")
+            browser.key("Escape", "Escape")
+            browser.wait("document.getElementById('stop').hidden")
+            def stats():
+                return json.loads(get(port, "/v1/stats", {"Authorization": "Bearer secret"})[1])
+            deadline = time.monotonic() + PATIENCE
+            while stats()["requests"]["running"]:
+                assert time.monotonic() < deadline, "the stopped answer runs on"
+                time.sleep(0.1)
+            # A conversation that somebody else wrote: text stays text, and nothing is fetched.
+            file = {"format": "tetrad-conversations-1", "conversations": [{"title": HOSTILE, "leaf": "b", "nodes": {
+                "a": {"id": "a", "parent": None, "role": "user", "content": HOSTILE},
+                "b": {"id": "b", "parent": "a", "role": "assistant", "content": HOSTILE + "\n\n```html\n" + HOSTILE, "reasoning": HOSTILE}}}]}
+            browser.run(f"""(async () => {{
+              const files = new DataTransfer();
+              files.items.add(new File([{json.dumps(json.dumps(file))}], "x.json"));
+              const input = document.getElementById("import-file");
+              input.files = files.files;
+              input.dispatchEvent(new Event("change"));
+            }})()""")
+            browser.wait("document.querySelectorAll('#history li').length === 2")
+            browser.run("[...document.querySelectorAll('#history button')].find((b) => b.textContent.startsWith('<img')).click()")
+            browser.wait("document.querySelectorAll('.message').length === 2")
+            assert browser.run("document.querySelector('.message.assistant .body').textContent.includes('<script>')")
+            assert browser.run("window.pwned === undefined && document.querySelectorAll('main img, main script').length === 0")
+            assert browser.run("[...document.querySelectorAll('main a')].every((a) => a.protocol === 'https:')")
+            browser.picture("hostile")
+            # Kept by the browser, not by the server.
+            browser.call("Page.reload")
+            browser.wait("document.querySelectorAll('#history li').length === 2")
+            browser.wait("document.getElementById('model').textContent !== 'tetrad'")
+            browser.key("2", "Digit2", modifiers=1)
+            browser.wait("!document.getElementById('view-board').hidden && document.querySelectorAll('#recent tbody tr').length >= 4")
+            assert browser.run("document.querySelectorAll('.tile').length >= 12 && document.querySelectorAll('#memory .bar').length >= 2")
+            browser.picture("dashboard")
+            browser.run("document.getElementById('theme').click(); document.getElementById('theme').click()")
+            assert browser.run("document.documentElement.dataset.theme") == "dark"
+            browser.picture("dashboard-dark")
+            faults = [event for event in browser.events if event["method"] == "Runtime.exceptionThrown" or
+                      event["method"] == "Log.entryAdded" and "Content Security Policy" in event["params"]["entry"]["text"]]
+            assert not faults, faults
+            asked = {event["params"]["request"]["url"] for event in browser.events if event["method"] == "Network.requestWillBeSent"}
+            elsewhere = [url for url in asked if not url.startswith((f"http://127.0.0.1:{port}/", "data:"))]
+            assert not elsewhere, elsewhere
+        finally:
+            browser.close()
+
+
+def main():
+    failed = 0
+    for name, test in list(globals().items()):
+        if not name.startswith("test_"):
+            continue
+        started = time.monotonic()
+        try:
+            test()
+            print(f"ok   {name} ({time.monotonic() - started:.1f} s)")
+        except Exception as error:  # pylint: disable=broad-except
+            failed += 1
+            print(f"FAIL {name}: {type(error).__name__}: {error}")
+        sys.stdout.flush()
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
