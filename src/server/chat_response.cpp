@@ -1,5 +1,7 @@
+#include <optional>
 #include <utility>
 
+#include "server/chunk_text.h"
 #include "server/logprob_text.h"
 #include "server/response_parts.h"
 
@@ -8,6 +10,8 @@ namespace tetrad {
 using Json = nlohmann::ordered_json;
 
 namespace {
+
+constexpr const char* kChunkObject = "chat.completion.chunk";
 
 class ChatResponse : public ResponseBuilder {
  public:
@@ -19,6 +23,8 @@ class ChatResponse : public ResponseBuilder {
         returns_prompt_text_(request.returns_prompt_text),
         hides_reasoning_(request.reasoning == ReasoningOutput::kOmit) {
     for (int i = 0; i < request.engine.num_choices; ++i) choices_.emplace_back(request, tools_, context_);
+    if (!delivery_.usage_in_every_chunk && !delivery_.token_ids)
+      chunk_text_.emplace(context_.id, kChunkObject, context_.created, context_.model, delivery_.include_usage);
   }
   ChatResponse(const ChatResponse&) = delete;  // the choices refer to tools_
   ChatResponse& operator=(const ChatResponse&) = delete;
@@ -104,7 +110,7 @@ class ChatResponse : public ResponseBuilder {
 
   // A chunk of one choice, or of none.
   ServerSentEvent chunk(Json choices, bool last_usage = false) {
-    Json json = head("chat.completion.chunk");
+    Json json = head(kChunkObject);
     json["choices"] = std::move(choices);
     if (last_usage || delivery_.usage_in_every_chunk)
       json["usage"] = usage();
@@ -157,10 +163,27 @@ class ChatResponse : public ResponseBuilder {
     for (const AnswerEvent& event : events) {
       if (!delivery_.stream) {
         collect(choices_.at(static_cast<std::size_t>(index)), event);
+      } else if (std::string text = plain_chunk(index, event); !text.empty()) {
+        out.push_back({"", std::move(text)});
       } else if (Json delta = delta_of(event); !delta.empty()) {
         out.push_back(chunk(Json::array({delta_entry(index, std::move(delta))})));
       }
     }
+  }
+
+  // The same as chunk(delta_entry(delta_of(event))), where that is text and nothing else; empty where it is not.
+  std::string plain_chunk(int index, const AnswerEvent& event) const {
+    const Choice& choice = choices_[static_cast<std::size_t>(index)];
+    if (!chunk_text_ || !choice.has_role || !told_prompt_ || !choice.logprobs.empty()) return {};
+    if (const auto* content = std::get_if<ContentDelta>(&event)) return chunk_text_->delta(index, content->text, "content");
+    const auto* reasoning = std::get_if<ReasoningDelta>(&event);
+    if (reasoning == nullptr) return {};
+    switch (context_.reasoning_fields) {
+      case ReasoningFields::kReasoning: return chunk_text_->delta(index, reasoning->text, "reasoning");
+      case ReasoningFields::kReasoningContent: return chunk_text_->delta(index, reasoning->text, "reasoning_content");
+      case ReasoningFields::kBoth: break;
+    }
+    return chunk_text_->delta(index, reasoning->text, "reasoning_content", "reasoning");
   }
 
   // The role comes with the first token: clients take the first chunk for the first token.
@@ -222,7 +245,8 @@ class ChatResponse : public ResponseBuilder {
   int num_prompt_top_;  // -1: no log probabilities of the prompt
   PromptLogprobs prompt_logprobs_;
   bool returns_prompt_text_, hides_reasoning_;
-  bool told_prompt_ = false;  // in a chunk
+  bool told_prompt_ = false;             // in a chunk
+  std::optional<ChunkText> chunk_text_;  // where a chunk can be text alone
   std::vector<Choice> choices_;
   std::size_t choices_finished_ = 0;
   ServerSentEvent held_;  // the chunk that ends the last choice

@@ -19,6 +19,7 @@ endfunction()
 tetrad_client_suite(wire ${Python3_EXECUTABLE})
 tetrad_client_suite(leaving ${Python3_EXECUTABLE})
 tetrad_client_suite(load ${Python3_EXECUTABLE})
+tetrad_client_suite(evaluation ${Python3_EXECUTABLE})
 tetrad_client_suite(soak ${Python3_EXECUTABLE})
 
 # Of the Python registry: once is enough.

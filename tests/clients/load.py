@@ -24,7 +24,8 @@ def test_fixed_concurrency():
         assert got["prompt_tokens"] == 240 and got["completion_tokens"] == 192, got
         assert server.metric("vllm:prompt_tokens_total") == 240 and server.metric("vllm:generation_tokens_total") == 192
         for name in ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms"):
-            assert (0 if name == "itl_ms" else 1e-6) <= got[name]["p50"] <= got[name]["p90"] <= got[name]["p99"], got
+            # What comes in one piece of the network's has no time between it.
+            assert (0 if name in ("itl_ms", "tpot_ms") else 1e-6) <= got[name]["p50"] <= got[name]["p90"] <= got[name]["p99"], got
         ranges = bench(server, "-n", "8", "--input-len", "5:50", "--output-len", "2:9", "--ignore-eos", "--concurrency", "8")
         assert 40 <= ranges["prompt_tokens"] <= 400 and 16 <= ranges["completion_tokens"] <= 72, ranges
         server.expect_all_free()
