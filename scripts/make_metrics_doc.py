@@ -15,7 +15,7 @@ def unit(name, kind):
     for end, text in (("_seconds", "s"), ("_seconds_total", "s"), ("_bytes", "bytes"), ("_perc", "0 to 1"), ("_info", "always 1")):
         if name.endswith(end):
             return text
-    if name.endswith(("_queries_total", "_hits_total")):
+    if "prefix_cache" in name and name.endswith(("_queries_total", "_hits_total")):
         return "tokens"
     for word in ("tokens", "pages", "slots", "rows", "steps"):
         if word in name:
