@@ -301,6 +301,7 @@ class RecordingBuilder final : public ResponseBuilder {
   std::string body() const override { return builder_->body(); }
   bool finished() const override { return builder_->finished(); }
   bool enough() const override { return builder_->enough(); }
+  std::optional<ServerSentEvent> ping() override { return builder_->ping(); }
   const ApiError* failure() const override { return builder_->failure(); }
 
  private:

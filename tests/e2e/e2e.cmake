@@ -16,9 +16,9 @@ if(EXISTS ${CMAKE_SOURCE_DIR}/src/cli/run.cpp)
   tetrad_e2e(exit_codes ${CMAKE_SOURCE_DIR}/models/tetrad-tiny)
   tetrad_e2e(chat_interrupt ${CMAKE_SOURCE_DIR}/models/tetrad-tiny)
   tetrad_e2e(serve ${CMAKE_SOURCE_DIR}/models/tetrad-tiny)
-  tetrad_e2e(page ${CMAKE_SOURCE_DIR}/models/tetrad-tiny)
   tetrad_e2e(errors)
   if(NOT TETRAD_SANITIZE)
+    tetrad_e2e(page ${CMAKE_SOURCE_DIR}/models/tetrad-tiny)
     # The product's own binary; python3-yaml is a package of the system's Python, which may not be the one that CMake found.
     find_program(TETRAD_PYTHON_WITH_YAML python3 PATHS /usr/bin NO_DEFAULT_PATH)
     if(NOT TETRAD_PYTHON_WITH_YAML)
@@ -42,7 +42,7 @@ endif()
 
 # The page's Markdown alone, where there is something that runs JavaScript.
 find_program(TETRAD_NODE node)
-if(TETRAD_NODE)
+if(TETRAD_NODE AND NOT TETRAD_SANITIZE)
   add_test(NAME ${TETRAD_TEST_PREFIX}e2e.page_markdown
            COMMAND ${TETRAD_NODE} ${CMAKE_SOURCE_DIR}/tests/e2e/page_markdown.mjs ${CMAKE_SOURCE_DIR}/src/server/page)
   set_tests_properties(${TETRAD_TEST_PREFIX}e2e.page_markdown PROPERTIES LABELS e2e TIMEOUT 300)

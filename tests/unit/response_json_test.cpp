@@ -254,11 +254,13 @@ TEST(chat_response, one_call_at_most) {
 
 TEST(chat_response, forced_calls) {
   const std::string fields = std::string(kTools) + R"(, "tool_choice": {"type": "function", "function": {"name": "f"}})";
-  const ChatRun r = run_chat(fields, answer("<parameter=i>\n1\n</parameter>\n</function>\n</tool_call>"));
+  const ChatRun r = run_chat(fields, answer("<tool_call>\n<function=f>\n<parameter=i>\n1\n</parameter>\n</function>\n</tool_call>"));
   EXPECT_EQ(r.body["choices"][0]["message"]["tool_calls"][0]["function"].dump(), R"x({"name":"f","arguments":"{\"i\": 1}"})x");
-  const ChatRun required = run_chat(std::string(kTools) + R"(, "tool_choice": "required")", answer("f>\n</function>\n</tool_call>"));
+  const ChatRun required =
+      run_chat(std::string(kTools) + R"(, "tool_choice": "required")", answer("<tool_call>\n<function=f>\n</function>\n</tool_call>"));
   EXPECT_EQ(required.body["choices"][0]["finish_reason"], "tool_calls");
-  const ChatRun stray = run_chat(std::string(kTools) + R"(, "tool_choice": "required")", answer("gone>\n</function>\n</tool_call>"));
+  const ChatRun stray =
+      run_chat(std::string(kTools) + R"(, "tool_choice": "required")", answer("<tool_call>\n<function=gone>\n</function>\n</tool_call>"));
   EXPECT_EQ(stray.body["choices"][0]["finish_reason"], "stop");
   EXPECT_EQ(stray.body["choices"][0]["message"]["content"], "<tool_call>\n<function=gone>\n</function>\n</tool_call>");
 }

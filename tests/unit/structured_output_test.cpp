@@ -53,8 +53,9 @@ Answered ask(ServerRig& rig, const std::string& fields) {
   EXPECT_EQ(content, answered.message["content"].is_string() ? answered.message["content"].get<std::string>() : "") << fields;
   EXPECT_EQ(reasoning, answered.message.value("reasoning_content", "")) << fields;
   EXPECT_EQ(finish, answered.finish) << fields;
-  if (answered.message.contains("tool_calls") && answered.message["tool_calls"].size() == 1)
+  if (answered.message.contains("tool_calls") && answered.message["tool_calls"].size() == 1) {
     EXPECT_EQ(arguments, answered.message["tool_calls"][0]["function"]["arguments"]) << fields;
+  }
   return answered;
 }
 
@@ -71,7 +72,7 @@ TEST(structured_output, forms_bind_a_model_that_prefers_prose) {
   EXPECT_EQ(object.status, 200);
   const Answered schema = ask(
       rig, fmt::format(R"({}"response_format":{{"type":"json_schema","json_schema":{{"name":"w","schema":{}}}}})", kNoThinking, kWeather));
-  if (schema.finish == "stop") EXPECT_TRUE(Json::accept(schema.message["content"].get<std::string>()));
+  EXPECT_TRUE(schema.finish != "stop" || Json::accept(schema.message["content"].get<std::string>()));
   const HttpResponse completion =
       rig.call("POST", "/v1/completions", R"({"prompt":"a","temperature":0,"max_tokens":40,"guided_choice":["x","yz"]})");
   ASSERT_EQ(completion.status, 200) << completion.body;
@@ -124,9 +125,11 @@ TEST(structured_output, required_and_named_calls) {
   EXPECT_NE(thought.message.value("reasoning_content", "").find("<function=weather>"), std::string::npos);
 
   ServerRig talker(answering("I would rather talk about it."));
-  const Answered forced = ask(talker, fmt::format(R"("enable_thinking":false,{},"tool_choice":"required")", tools));
+  const Answered forced =
+      ask(talker, fmt::format(R"("enable_thinking":false,"parallel_tool_calls":false,{},"tool_choice":"required")", tools));
   ASSERT_EQ(forced.status, 200) << forced.error;
-  EXPECT_TRUE(forced.finish != "tool_calls" || !forced.message["tool_calls"].empty());
+  EXPECT_EQ(forced.finish, "tool_calls");
+  EXPECT_EQ(forced.message["tool_calls"].size(), 1u);
   EXPECT_TRUE(forced.message["content"].is_null() || forced.message["content"] == "") << forced.message;
 }
 
