@@ -251,7 +251,7 @@ void add_bench_serve(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   command->add_option("--request-rate", options->request_rate, "Arrivals a second, at random times (Poisson); 0: as --concurrency allows")
       ->type_name("R")
-      ->check(CLI::Range(0.0, 1e6))
+      ->check(CLI::Range(0.0, 100000.0))
       ->capture_default_str();
   command
       ->add_option("--concurrency,--max-concurrency", options->concurrency, "Requests at a time; 0: one, or with a rate as many as arrive")
@@ -280,7 +280,7 @@ void add_bench_serve(CLI::App& app, int& exit_code) {
   command->add_option("--temperature,--temp", options->temperature, "Of sampling")->type_name("T")->capture_default_str();
   command->add_option("--timeout", options->timeout, "Seconds that a request may take")
       ->type_name("S")
-      ->check(CLI::Range(0.001, 86400.0))
+      ->check(CLI::Range(1.0, 86400.0))
       ->capture_default_str();
   command->add_option("--seed", options->seed, "Of prompts, lengths and arrivals")->type_name("N")->capture_default_str();
   command->add_flag("--ignore-eos", options->ignore_eos, "Answers go on to their full length");
