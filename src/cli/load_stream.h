@@ -8,13 +8,13 @@ namespace tetrad::cli {
 
 // Times are in seconds on the client's clock.
 struct LoadAnswer {
-  int status = 0;     // of HTTP; 0: none came
-  std::string error;  // what went wrong, in a word: "connect", "timeout", "cut", the code of an error body, "http_503"; empty: nothing
+  int status = 0;          // of HTTP; 0: none came
+  std::string error = {};  // what went wrong, in a word: "connect", "timeout", "cut", the code of an error body, "http_503"; empty: nothing
   double start = 0, first_token = 0, last_token = 0, end = 0;
-  std::vector<double> gaps;  // between events that hold tokens
+  std::vector<double> gaps = {};  // between events that hold tokens
   int prompt_tokens = 0, cached_tokens = 0, completion_tokens = 0;
-  std::string text;  // what an assistant said, without its thoughts
-  std::string body;  // of an answer that is no stream
+  std::string text = {};  // what an assistant said, without its thoughts
+  std::string body = {};  // of an answer that is no stream
 
   bool good() const { return error.empty(); }
 };
