@@ -132,7 +132,7 @@ def test_probe_of_lengths():
             response, answer = server.call("POST", "/v1/completions", {"prompt": "plan:forever;", "max_tokens": bad})
             error = answer["error"]
             assert response.status == 400 and (error["param"] == "max_tokens" or error["code"] == "context_length_exceeded"), (bad, answer)
-        for bad in ([-1], [4096], [2 ** 32 + 1], [1.5], ["5"], [None], [[]], []):
+        for bad in ([-1], [4096], [2 ** 32 + 1], [1.5], [5, "5"], [None], [[]], []):
             response, answer = server.call("POST", "/v1/completions", {"prompt": bad, "max_tokens": 1})
             assert response.status == 400, (bad, response.status, answer)
 

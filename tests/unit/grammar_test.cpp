@@ -14,7 +14,10 @@ namespace tetrad::grammar {
 namespace {
 
 bool reads(const GrammarPtr& grammar, std::string_view text) {
+  constexpr std::size_t kPiece = 64;  // as tokens would come: what one of them may cost is bounded
   Matcher matcher(grammar);
+  for (; text.size() > kPiece; text.remove_prefix(kPiece))
+    if (!matcher.accept(text.substr(0, kPiece))) return false;
   return matcher.accept(text) && matcher.may_end();
 }
 
