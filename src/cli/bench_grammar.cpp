@@ -149,7 +149,7 @@ Json measure_form(const FormCase& form, const std::shared_ptr<const Vocabulary>&
   Json result = {{"form", form.name}, {"compile_us", microseconds_since(start)}, {"instructions", compiled->code.size()}};
   TokenMasks masks(vocabulary);
   const auto vocab_size = static_cast<std::size_t>(vocabulary->vocab_size());
-  std::vector<double> first, again, advance, sample;
+  std::vector<double> first, again, advance, sample, sample_freely;
   std::vector<float> logits(vocab_size);
   std::mt19937 random(3);
   for (float& logit : logits) logit = static_cast<float>(random() % 2000) * 0.01f - 10.0f;
@@ -171,6 +171,9 @@ Json measure_form(const FormCase& form, const std::shared_ptr<const Vocabulary>&
         const auto sampling = SteadyClock::now();
         const int likely = sampler.sample(logits, i, &mask).id;
         sample.push_back(microseconds_since(sampling));
+        const auto freely = SteadyClock::now();
+        sampler.sample(logits, i, nullptr);
+        sample_freely.push_back(microseconds_since(freely));
         std::vector<int> allowed;
         for (int id = static_cast<int>(random() % vocab_size), n = 0; n < static_cast<int>(vocab_size) && allowed.empty();
              ++n, id = (id + 1) % static_cast<int>(vocab_size))
@@ -187,6 +190,7 @@ Json measure_form(const FormCase& form, const std::shared_ptr<const Vocabulary>&
   result["mask_first_us"] = spread_of_times(first);
   result["mask_again_us"] = spread_of_times(again);
   result["masked_sampling_us"] = spread_of_times(sample);
+  result["free_sampling_us"] = spread_of_times(sample_freely);
   result["advance_us"] = spread_of_times(advance);
   result["masks_made"] = masks.counts().made;
   result["cache_bytes"] = masks.counts().bytes;
@@ -216,15 +220,16 @@ void bench_grammar(const GrammarBenchOptions& options) {
   if (options.json) return fmt::print("{}\n", result.dump(2));
   fmt::print("vocabulary of {} ids, {} nodes, {} of them for text that is not plain; made in {:.0f} ms\n", vocabulary->vocab_size(),
              vocabulary->all().nodes.size(), vocabulary->not_plain().nodes.size(), result["vocabulary_ms"].get<double>());
-  fmt::print("{:<26} {:>10} {:>30} {:>30} {:>24}\n", "microseconds", "compile", "mask first p50/p99/max", "mask again p50/p99/max",
-             "sampling p50/p99");
+  fmt::print("{:<26} {:>10} {:>30} {:>30} {:>24} {:>24}\n", "microseconds", "compile", "mask first p50/p99/max", "mask again p50/p99/max",
+             "sampling p50/p99", "without a mask p50/p99");
   const auto number = [](const Json& spread, const char* key) { return spread.is_null() ? 0.0 : spread[key].get<double>(); };
   for (const Json& form : result["forms"]) {
-    const Json &first = form["mask_first_us"], &again = form["mask_again_us"], &sample = form["masked_sampling_us"];
-    fmt::print("{:<26} {:>10.0f} {:>10.1f}{:>10.1f}{:>10.1f} {:>10.1f}{:>10.1f}{:>10.1f} {:>12.1f}{:>12.1f} {}\n",
+    const Json &first = form["mask_first_us"], &again = form["mask_again_us"], &sample = form["masked_sampling_us"],
+               &freely = form["free_sampling_us"];
+    fmt::print("{:<26} {:>10.0f} {:>10.1f}{:>10.1f}{:>10.1f} {:>10.1f}{:>10.1f}{:>10.1f} {:>12.1f}{:>12.1f} {:>12.1f}{:>12.1f} {}\n",
                form["form"].get<std::string>(), form["compile_us"].get<double>(), number(first, "p50"), number(first, "p99"),
                number(first, "max"), number(again, "p50"), number(again, "p99"), number(again, "max"), number(sample, "p50"),
-               number(sample, "p99"), form.value("fails", ""));
+               number(sample, "p99"), number(freely, "p50"), number(freely, "p99"), form.value("fails", ""));
   }
 }
 

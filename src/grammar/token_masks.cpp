@@ -1,6 +1,7 @@
 #include "grammar/token_masks.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "grammar/token_walk.h"
@@ -44,6 +45,17 @@ std::uint32_t plain_room(const Grammar& grammar, const Stacks& stacks, const Con
 }
 
 }  // namespace
+
+void TokenMasks::PlaceMask::set_allowed(std::vector<int> allowed, int vocab_size) {
+  const std::size_t num_words = (static_cast<std::size_t>(vocab_size) + 31) / 32;
+  if (allowed.size() > num_words) {
+    words.resize(num_words);
+    set_bits(words, allowed);
+  } else {
+    ids = std::move(allowed);
+    ids.shrink_to_fit();
+  }
+}
 
 std::size_t TokenMasks::KeyHash::operator()(const Key& key) const {
   std::size_t hash = key.size();
@@ -125,36 +137,30 @@ TokenMasks::PlaceMaskPtr TokenMasks::make(const Matcher& matcher, const Place& p
   auto mask = std::make_shared<PlaceMask>();
   TokenWalk walk(grammar, std::move(stacks), std::move(set));
   walk.walk(room > 0 ? vocabulary_->not_plain() : vocabulary_->all(), allowed, mask->open);
-  const std::size_t num_words = (static_cast<std::size_t>(vocabulary_->vocab_size()) + 31) / 32;
   if (room > 0) {
     const std::span<const std::uint32_t> plain = vocabulary_->plain_up_to(room);
     mask->words.assign(plain.begin(), plain.end());
     set_bits(mask->words, allowed);
-  } else if (allowed.size() > num_words) {
-    mask->words.resize(num_words);
-    set_bits(mask->words, allowed);
   } else {
-    mask->ids = std::move(allowed);
-    mask->ids.shrink_to_fit();
+    mask->set_allowed(std::move(allowed), vocabulary_->vocab_size());
   }
   mask->open.shrink_to_fit();
   return mask;
 }
 
-TokenMasks::PlaceMaskPtr TokenMasks::find_or_make(const Matcher& matcher, const Place& place) {
-  Key key = key_of(matcher, place);
-  {
-    const std::lock_guard lock(mutex_);
-    if (const auto it = index_.find(key); it != index_.end()) {
-      entries_.splice(entries_.begin(), entries_, it->second);
-      ++counts_.found;
-      return it->second->mask;
-    }
-  }
-  PlaceMaskPtr mask = make(matcher, place);
+TokenMasks::PlaceMaskPtr TokenMasks::find(const Key& key) {
+  const std::lock_guard lock(mutex_);
+  const auto it = index_.find(key);
+  if (it == index_.end()) return nullptr;
+  entries_.splice(entries_.begin(), entries_, it->second);
+  ++counts_.found;
+  return it->second->mask;
+}
+
+void TokenMasks::keep(Key key, const PlaceMaskPtr& mask) {
   const std::lock_guard lock(mutex_);
   ++counts_.made;
-  if (index_.contains(key)) return mask;  // another thread was faster
+  if (index_.contains(key)) return;  // another thread was faster
   const auto cost = [](const Entry& entry) { return entry.mask->bytes() + 2 * entry.key.size() * sizeof(std::int32_t) + 128; };
   entries_.push_front({std::move(key), mask});
   index_.emplace(entries_.front().key, entries_.begin());
@@ -165,32 +171,77 @@ TokenMasks::PlaceMaskPtr TokenMasks::find_or_make(const Matcher& matcher, const 
     entries_.pop_back();
     ++counts_.dropped;
   }
+}
+
+TokenMasks::PlaceMaskPtr TokenMasks::find_or_make(const Matcher& matcher, const Place& place) {
+  Key key = key_of(matcher, place);
+  if (PlaceMaskPtr mask = find(key)) return mask;
+  PlaceMaskPtr mask = make(matcher, place);
+  keep(std::move(key), mask);
   return mask;
+}
+
+TokenMasks::Key TokenMasks::whole_key(const Matcher& matcher) const {
+  constexpr std::size_t kMaxKey = 2048;
+  const Grammar& grammar = matcher.grammar();
+  const Stacks& stacks = matcher.stacks();
+  const std::uint32_t longest = vocabulary_->longest_token();
+  Key key = {static_cast<std::int32_t>(grammar.id >> 32), static_cast<std::int32_t>(grammar.id), std::numeric_limits<std::int32_t>::min()};
+  for (const Configuration& at : matcher.configurations()) {
+    key.push_back(at.pc);
+    key.push_back(static_cast<std::int32_t>(std::min(kMaxNesting - stacks[at.stack].nesting, longest)));
+    for (StackId id = at.stack; id != kBottom; id = stacks[id].below) {
+      if (key.size() > kMaxKey) return {};
+      const Stacks::Frame& frame = stacks[id];
+      key.push_back(frame.top);
+      if (frame.is_counter()) key.push_back(static_cast<std::int32_t>(canonical_count(frame.count, grammar.loops[frame.loop()], longest)));
+    }
+    key.push_back(std::numeric_limits<std::int32_t>::min());
+  }
+  return key;
+}
+
+std::vector<int> TokenMasks::check_open(const Matcher& matcher, std::span<const PlaceMaskPtr> masks) const {
+  std::vector<int> open, allowed;
+  for (const PlaceMaskPtr& mask : masks) open.insert(open.end(), mask->open.begin(), mask->open.end());
+  if (masks.size() > 1) {
+    std::sort(open.begin(), open.end(), [&](int a, int b) { return vocabulary_->rank(a) < vocabulary_->rank(b); });
+    open.erase(std::unique(open.begin(), open.end()), open.end());
+  }
+  TokenWalk(matcher.grammar(), matcher.stacks(), matcher.configurations()).check(*vocabulary_, open, allowed);
+  return allowed;
+}
+
+TokenMasks::PlaceMaskPtr TokenMasks::find_or_check(const Matcher& matcher, std::span<const PlaceMaskPtr> masks) {
+  constexpr std::size_t kManyOpen = 256;  // fewer are looked at as quickly as they are found
+  std::size_t num_open = 0;
+  for (const PlaceMaskPtr& mask : masks) num_open += mask->open.size();
+  if (num_open == 0) return nullptr;
+  Key key = num_open > kManyOpen ? whole_key(matcher) : Key();
+  if (!key.empty())
+    if (PlaceMaskPtr found = find(key)) return found;
+  auto checked = std::make_shared<PlaceMask>();
+  checked->set_allowed(check_open(matcher, masks), vocabulary_->vocab_size());
+  if (!key.empty()) keep(std::move(key), checked);
+  return checked;
 }
 
 void TokenMasks::narrow(const Matcher& matcher, std::span<std::uint32_t> words) {
   TETRAD_CHECK(words.size() * 32 >= static_cast<std::size_t>(vocabulary_->vocab_size()), "a mask of {} words for {} ids", words.size(),
                vocabulary_->vocab_size());
   const Grammar& grammar = matcher.grammar();
+  std::vector<PlaceMaskPtr> masks;
+  for (const Place& place : places_of(matcher)) masks.push_back(find_or_make(matcher, place));
+  if (PlaceMaskPtr checked = find_or_check(matcher, masks)) masks.push_back(std::move(checked));
   std::vector<std::uint32_t> dense;
-  std::vector<int> ids, open;
-  const std::vector<Place> places = places_of(matcher);
-  for (const Place& place : places) {
-    const PlaceMaskPtr mask = find_or_make(matcher, place);
+  std::vector<int> ids;
+  for (const PlaceMaskPtr& mask : masks) {
     if (dense.empty()) {
       dense = mask->words;
     } else {
       for (std::size_t i = 0; i < mask->words.size(); ++i) dense[i] |= mask->words[i];
     }
     ids.insert(ids.end(), mask->ids.begin(), mask->ids.end());
-    open.insert(open.end(), mask->open.begin(), mask->open.end());
-  }
-  if (!open.empty()) {
-    if (places.size() > 1) {
-      std::sort(open.begin(), open.end(), [&](int a, int b) { return vocabulary_->rank(a) < vocabulary_->rank(b); });
-      open.erase(std::unique(open.begin(), open.end()), open.end());
-    }
-    TokenWalk(grammar, matcher.stacks(), matcher.configurations()).check(*vocabulary_, open, ids);
   }
   for (const Configuration& at : matcher.configurations()) {
     const Instruction& in = grammar.code[static_cast<std::size_t>(at.pc)];

@@ -3,8 +3,8 @@
 //
 // A token may come if its bytes may. What a place in a grammar allows is found by walking the tree of all tokens, once: the result is kept
 // under the place alone, without the stack that led there. Tokens whose bytes go on behind the end of the rule that is open depend on that
-// stack; they are few, are kept as a list, and are looked at again each time. Places of the prelude are the same in all grammars, and so
-// are their results.
+// stack; they are kept as a list and looked at again each time, or, where they are many, kept once more under the whole stack: every token
+// inside a string finds the same one. Places of the prelude are the same in all grammars, and so are their results.
 #include <cstdint>
 #include <list>
 #include <memory>
@@ -41,6 +41,7 @@ class TokenMasks {
     std::vector<std::uint32_t> words;  // of the tokens that may come whatever the stack is; empty where `ids` has them
     std::vector<int> ids;
     std::vector<int> open;  // those that depend on the stack, in order of their bytes
+    void set_allowed(std::vector<int> allowed, int vocab_size);
     std::size_t bytes() const { return sizeof(PlaceMask) + words.size() * 4 + (ids.size() + open.size()) * sizeof(int); }
   };
   using PlaceMaskPtr = std::shared_ptr<const PlaceMask>;
@@ -60,6 +61,12 @@ class TokenMasks {
 
   static std::vector<Place> places_of(const Matcher& matcher);
   Key key_of(const Matcher& matcher, const Place& place) const;
+  PlaceMaskPtr find(const Key& key);  // null if it is not there
+  void keep(Key key, const PlaceMaskPtr& mask);
+  // Of everything the matcher stands on; empty if that is too long to be looked up.
+  Key whole_key(const Matcher& matcher) const;
+  std::vector<int> check_open(const Matcher& matcher, std::span<const PlaceMaskPtr> masks) const;
+  PlaceMaskPtr find_or_check(const Matcher& matcher, std::span<const PlaceMaskPtr> masks);  // null if no token is open
   PlaceMaskPtr find_or_make(const Matcher& matcher, const Place& place);
   PlaceMaskPtr make(const Matcher& matcher, const Place& place) const;
 
