@@ -1,14 +1,12 @@
 #!/usr/bin/env bash
 # Installs the clients that tests/clients runs against the server: a virtual environment with exactly the files that the list names.
-#   scripts/setup_clients.sh [PYTHON]        build/clients from tests/clients/requirements.txt
-#   scripts/setup_clients.sh PYTHON lm-eval  build/clients-lm-eval from tests/clients/requirements-lm-eval.txt; likewise guidellm
+#   scripts/setup_clients.sh [PYTHON]   build/clients from tests/clients/requirements.txt
 # Does nothing where that was done with the same list.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python="${1:-python3}"
-suffix="${2:+-$2}"
-list="tests/clients/requirements$suffix.txt"
-environment="build/clients$suffix"
+list=tests/clients/requirements.txt
+environment=build/clients
 
 die() {
   printf 'setup_clients: %s\n' "$*" >&2

@@ -214,8 +214,10 @@ int serve(const ServeOptions& options) {
   state.set_draining();
   server.drain();
   const bool clean = drain(*model.engine, server, signals, std::chrono::seconds(options.shutdown_timeout));
+  model.engine->stop();  // whoever still waits is told so
+  constexpr std::chrono::seconds kToTellThem{1};
+  for (const auto until = Clock::now() + kToTellThem; server.busy() > 0 && Clock::now() < until;) std::this_thread::sleep_for(kTurn);
   server.stop();
-  model.engine->stop();
   log.line(clean ? "stopped" : "stopped with requests unfinished");
   return clean ? 0 : 1;
 }

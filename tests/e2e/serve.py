@@ -350,6 +350,19 @@ def test_drain():
         assert server.process.wait(PATIENCE) == 0
 
 
+def test_drain_that_runs_out():
+    with Server("--shutdown-timeout", "0").ready() as server:
+        with server.raw("/v1/completions", endless()) as streamed, server.raw("/v1/completions", endless(stream=False)) as whole:
+            data = read_until(streamed, b"data: ")
+            server.wait_for(lambda: server.metric("vllm:num_requests_running") == 2)
+            server.process.send_signal(signal.SIGTERM)
+            data += read_until(streamed, b"0\r\n\r\n")
+            assert b'"code":"stopping"' in data and b"[DONE]" not in data, data[-300:]
+            answer = read_until(whole, b"}}")
+            assert answer.startswith(b"HTTP/1.1 503 ") and b'"code":"stopping"' in answer, answer
+        assert server.process.wait(PATIENCE) == 1
+
+
 def test_second_signal():
     with Server().ready() as server:
         with server.raw("/v1/completions", endless()) as connection:
