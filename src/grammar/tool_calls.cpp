@@ -4,6 +4,8 @@
 #include <map>
 #include <utility>
 
+#include "grammar/schema_document.h"
+
 namespace tetrad::grammar {
 namespace {
 
@@ -24,6 +26,7 @@ class CallBuilder {
     const Json& flat = flat_schema();
     const auto properties = flat.is_object() ? flat.find("properties") : flat.end();
     const bool has_properties = flat.is_object() && properties != flat.end() && properties->is_object() && !properties->empty();
+    if (!has_properties && tool_.strict) check_unbound(flat);
     if (!has_properties)
       return flat.is_object() && flat.find("additionalProperties") != flat.end() && flat["additionalProperties"] == false
                  ? close
@@ -78,6 +81,19 @@ class CallBuilder {
     for (const Json& name : *required)
       if (!name.is_string() || properties.find(name.get<std::string>()) == properties.end())
         fail<GrammarError>("{}.required: {} is not among the properties", tool_.path, name.dump());
+  }
+
+  // Arguments without properties are whatever the model writes, or none: what more a schema says of them could not be kept.
+  void check_unbound(const Json& flat) {
+    if (!flat.is_object()) return;
+    const auto says_nothing = [](const std::string& key, const Json& value) {
+      if (key == "type") return value == "object" || (value.is_array() && std::find(value.begin(), value.end(), "object") != value.end());
+      if (key == "required") return value.is_array() && value.empty();
+      if (key == "additionalProperties") return value.is_boolean();
+      return key == "properties" || is_annotation(key);
+    };
+    for (const auto& [key, value] : flat.items())
+      if (!says_nothing(key, value)) fail<GrammarError>("{}: {} of arguments without properties is not supported", tool_.path, key);
   }
 
   // A parameter's text and its end tag.

@@ -225,6 +225,7 @@ ChatRequest parse(std::string_view body, const RequestContext& context, bool onl
   if (fields.list("stop_sequences", kMaxRequestFields) != nullptr)
     request.engine.generation.stop_strings = read_stop_strings(fields, "stop_sequences");
   request.engine.queue_timeout = context.queue_timeout;
+  read_cache_fields(fields, request.engine);
   const auto max_tokens = fields.integer("max_tokens", 1, kMaxInt, true);
   if (!max_tokens && !only_count) refuse("max_tokens", "max_tokens: missing: a whole number is required");
   request.engine.generation.max_tokens = static_cast<int>(max_tokens.value_or(0));
@@ -233,6 +234,11 @@ ChatRequest parse(std::string_view body, const RequestContext& context, bool onl
   for (const char* field : {"metadata", "service_tier", "cache_control"}) fields.accept_field(field);
   fields.refuse_field("mcp_servers", "the server calls no other servers");
   fields.refuse_field("container", "the server runs no code");
+  for (const char* field : {"response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
+                            "json_schema", "regex", "grammar"})
+    fields.refuse_field(field, "here an answer is bound to a form by output_config.format");
+  for (const char* field : {"n", "best_of", "logprobs", "top_logprobs", "seed", "stop", "min_tokens"})
+    fields.refuse_field(field, "this API has no such field: ask /v1/chat/completions");
   if (const Json* format = fields.object("output_format")) request.form = read_format_object(*format, "output_format");
 
   request.variables = Json::object();

@@ -131,11 +131,15 @@ EngineRequest read_engine_request(RequestFields& fields, const RequestContext& c
   if (generation.min_tokens > 0 && (generation.prompt_only || (generation.max_tokens > 0 && generation.min_tokens > generation.max_tokens)))
     refuse("min_tokens", "min_tokens: must be at most max_tokens, got {} and {}", generation.min_tokens, generation.max_tokens);
   engine.num_choices = static_cast<int>(fields.integer("n", 1, context.max_choices).value_or(1));
+  read_cache_fields(fields, engine);
+  engine.queue_timeout = context.queue_timeout;
+  return engine;
+}
+
+void read_cache_fields(RequestFields& fields, EngineRequest& engine) {
   engine.cache_salt = fields.text("cache_salt").value_or("");
   if (engine.cache_salt.size() > kMaxSaltBytes) refuse("cache_salt", "cache_salt: at most {} bytes long", kMaxSaltBytes);
   engine.reuse_prefix = fields.boolean("cache_prompt").value_or(true);
-  engine.queue_timeout = context.queue_timeout;
-  return engine;
 }
 
 std::string read_request_id(RequestFields& fields) {

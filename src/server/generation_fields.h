@@ -23,6 +23,8 @@ std::vector<std::string> unknown_fields(const RequestFields& fields, const Reque
 // A number between low and high, checked so that a NaN fails.
 double number_between(RequestFields& fields, std::string_view field, double fallback, double low, double high, bool low_allowed = true);
 // "stop" and the like: a string or a list of strings.
+// Which requests may share what is computed of this one: cache_salt, cache_prompt. Every route that generates reads them.
+void read_cache_fields(RequestFields& fields, EngineRequest& engine);
 std::vector<std::string> read_stop_strings(RequestFields& fields, std::string_view field);
 
 }  // namespace tetrad

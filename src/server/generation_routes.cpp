@@ -32,8 +32,9 @@ void log_unknown(const Service& service, const std::vector<std::string>& fields)
   for (const std::string& field : fields) {
     const std::lock_guard lock(mutex);
     if (told.size() >= kMaxTold) return;
-    const std::string name = field.substr(0, kMaxFieldBytes);
-    if (told.insert(name).second) service.log(fmt::format("field '{}' is not known and has no effect", name));
+    // Quoted and in ASCII: a name is whatever a client sends.
+    const std::string name = nlohmann::json(field.substr(0, kMaxFieldBytes)).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+    if (told.insert(name).second) service.log(fmt::format("field {} is not known and has no effect", name));
   }
 }
 

@@ -1,7 +1,9 @@
 #include "server/model_routes.h"
 
+#include <cmath>
 #include <limits>
 
+#include "server/activity.h"
 #include "server/chat_prompt.h"
 #include "server/request_json.h"
 
@@ -50,13 +52,13 @@ HttpResponse server_load(const Service& service) {
 
 HttpResponse server_loads(const Service& service) {
   const EngineStats stats = service.engine->stats();
-  const double share = stats.pages > 0 ? static_cast<double>(stats.pages_taken) / stats.pages : 0;
+  const double share = kv_cache_use(stats);  // what only the prefix cache holds gives way
   Json load;
   load["dp_rank"] = 0;
   load["num_running_reqs"] = stats.requests_running;
   load["num_waiting_reqs"] = stats.requests_waiting;
   load["num_total_reqs"] = stats.requests_running + stats.requests_waiting;
-  load["num_used_tokens"] = stats.pages_taken * service.page_tokens;
+  load["num_used_tokens"] = std::llround(share * stats.pages) * service.page_tokens;
   load["max_total_num_tokens"] = stats.pages * service.page_tokens;
   load["token_usage"] = share;
   Json body;

@@ -128,6 +128,15 @@ TEST(anthropic_request, fields) {
   EXPECT_EQ(anthropic_refused(R"(, "mcp_servers": [{}])"), "mcp_servers");
 }
 
+TEST(anthropic_request, caches_are_kept_apart_and_foreign_fields_refused) {
+  const ChatRequest salted = anthropic(R"(, "cache_salt": "tenant", "cache_prompt": false)");
+  EXPECT_EQ(salted.engine.cache_salt, "tenant");
+  EXPECT_FALSE(salted.engine.reuse_prefix);
+  EXPECT_TRUE(anthropic("").engine.reuse_prefix);
+  for (const char* field : {"response_format", "structured_outputs", "regex", "n", "stop"})
+    EXPECT_EQ(anthropic_refused(fmt::format(R"(, "{}": {{"a": 1}})", field)), field);
+}
+
 TEST(anthropic_request, a_last_message_of_the_assistant_is_continued) {
   const auto of = [](const std::string& last) { return anthropic("", R"([{"role": "user", "content": "q"}, )" + last + "]"); };
   const ChatRequest r = of(R"({"role": "assistant", "content": "The answer is"})");

@@ -133,6 +133,19 @@ TEST(structured_output, required_and_named_calls) {
   EXPECT_TRUE(forced.message["content"].is_null() || forced.message["content"] == "") << forced.message;
 }
 
+TEST(structured_output, strict_arguments_without_properties_ask_for_no_more_than_an_object) {
+  ServerRig rig(answering("No."));
+  const auto status = [&](const char* schema) {
+    return ask(rig, fmt::format(R"("enable_thinking":false,"tools":[{}])", tool("save", true, schema))).status;
+  };
+  for (const char* schema : {R"({"type":"object"})", R"({"type":"object","properties":{},"required":[],"additionalProperties":false})"})
+    EXPECT_EQ(status(schema), 200) << schema;
+  for (const char* schema :
+       {R"({"type":"object","additionalProperties":{"type":"integer"}})", R"({"required":["zz"]})", R"({"const":{"a":1}})",
+        R"({"type":"object","minProperties":1})", R"({"type":"object","maxProperties":0})", R"({"type":"string"})"})
+    EXPECT_EQ(status(schema), 400) << schema;
+}
+
 TEST(structured_output, strict_tools_keep_to_their_schema_under_auto) {
   ServerRig rig(answering("Well.\n\n<tool_call>\n<function=weather>\n<parameter=days>\n40\n</parameter>\n</function>\n</tool_call>"));
   const auto arguments = [&](bool strict) {
