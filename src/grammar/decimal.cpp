@@ -52,6 +52,7 @@ class NumberEmitter {
         const std::size_t at = i - 1;
         for (const bool tight_low : {false, true}) {
           for (const bool tight_high : {false, true}) {
+            if ((tight_low && !at_low) || (tight_high && !at_high)) continue;  // a bound of another length holds no digit back
             Pc& place = known[{at, tight_low, tight_high}];
             if (at == length) {
               place = tight_low || (tight_high && !up_to_high) ? builder_.nowhere() : any;

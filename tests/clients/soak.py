@@ -145,7 +145,7 @@ def soak(server, plans):
 
 def test_soak():
     results = {}
-    with Scripted(PLANS, *FLAGS) as server:
+    with Scripted(PLANS, "--replay-map-mib", "1", *FLAGS) as server:  # full at once: memory is level from then on
         results["scripted"] = soak(server, True)
     if SECONDS >= 60:
         with Server(*FLAGS) as server:

@@ -43,6 +43,11 @@ Json chat_of(Json messages, const Json& more = Json::object()) {
   return body;
 }
 
+// Compilers differ in what a Json made of one Json in braces is.
+Json chat_of(std::initializer_list<Json> messages, const Json& more = Json::object()) {
+  return chat_of(Json(std::vector<Json>(messages)), more);
+}
+
 Json answer_to(ServerRig& rig, const Json& body) {
   const HttpResponse response = rig.call("POST", "/v1/chat/completions", body.dump());
   EXPECT_EQ(response.status, 200) << response.body;
