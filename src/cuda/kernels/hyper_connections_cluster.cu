@@ -47,15 +47,9 @@ __global__ void TETRAD_CLUSTER(kSplitRanks) __launch_bounds__(kThreads)
   wait_for_previous();
   for (int t = 0; t < p.T; ++t) {
     const std::size_t stream = (static_cast<std::size_t>(t) * s.HC + rank) * s.D;
-    const float weight = a.inject == nullptr ? 0.0f : to_f32(a.inject[t * s.HC + rank]);
     float kept[kInjectKept], sum = 0.0f;
-#pragma unroll
-    for (int i = 0; i < kInjectKept; ++i) {
-      const int d = static_cast<int>(threadIdx.x) + i * kThreads;
-      kept[i] = 0.0f;
-      if (d < s.D)
-        kept[i] = injected(to_f32(a.h[stream + d]), weight, a.inject == nullptr ? nullptr : a.y + static_cast<std::size_t>(t) * s.D + d);
-    }
+    load_injected<kThreads>(a.h + stream, a.inject + t * s.HC + rank, a.inject == nullptr ? nullptr : a.y + static_cast<std::size_t>(t) * s.D,
+                            s.D, kept);
 #pragma unroll
     for (int i = 0; i < kInjectKept; ++i) sum += kept[i] * kept[i];
     const float inverse = inverse_rms(block_sum<kThreads>(sum, scratch), s);
