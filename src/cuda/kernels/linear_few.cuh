@@ -186,14 +186,15 @@ __device__ __forceinline__ void run_sums(const Row& row, int K, int segment, int
   constexpr int kSlot = kSlotFragments<kFp8>;
   float acc[kStrips][kTokenTiles][4] = {};
   int in_segment = 0;
-  for (int f = first, turn = 0; f < end; f += kSlot, turn ^= 1) {
+  Columns now = x[0], after = x[1];  // copies: what is indexed by the turn would lie in memory
+  for (int f = first; f < end; f += kSlot) {
     const int slot_end = min(f + kSlot, end);
-    x[0].wait();
-    if (slot_end < end) (turn == 0 ? x[1] : x[0]).fetch(row, K, slot_end, min(slot_end + kSlot, end));
+    now.wait();
+    if (slot_end < end) after.fetch(row, K, slot_end, min(slot_end + kSlot, end));
     const std::byte* slot = ring.front();
     for (int done = f; done < slot_end;) {
       const int until = min(done + segment - in_segment, slot_end);
-      multiply_slot<kFp8, kStrips, kTokenTiles>(slot, x[turn], done - f, until - f, acc);
+      multiply_slot<kFp8, kStrips, kTokenTiles>(slot, now, done - f, until - f, acc);
       in_segment += until - done;
       done = until;
       if (in_segment < segment && done < end) continue;
@@ -208,6 +209,8 @@ __device__ __forceinline__ void run_sums(const Row& row, int K, int segment, int
     }
     ring.pop();
     run.push(ring);
+    const Columns used = now;
+    now = after, after = used;
   }
 }
 
