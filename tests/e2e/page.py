@@ -17,9 +17,11 @@ import sys
 import tempfile
 import time
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+from suite import PATIENCE, run_tests  # noqa: E402  pylint: disable=wrong-import-position
+
 BINARY, MODEL = sys.argv[1], sys.argv[2]
 SCREENSHOTS = sys.argv[3] if len(sys.argv) > 3 else ""
-PATIENCE = 120
 FILES = ("", "ui/index.html", "ui/style.css", "ui/app.js", "ui/api.js", "ui/copy.js", "ui/dashboard.js", "ui/markdown.js", "ui/store.js")
 
 
@@ -230,21 +232,5 @@ def test_in_a_browser():
             browser.close()
 
 
-def main():
-    failed = 0
-    for name, test in list(globals().items()):
-        if not name.startswith("test_"):
-            continue
-        started = time.monotonic()
-        try:
-            test()
-            print(f"ok   {name} ({time.monotonic() - started:.1f} s)")
-        except Exception as error:  # pylint: disable=broad-except
-            failed += 1
-            print(f"FAIL {name}: {type(error).__name__}: {error}")
-        sys.stdout.flush()
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    run_tests("__main__")

@@ -3,12 +3,14 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 #include <string>
 #include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+
+#include "support/sanitized.h"
 
 namespace tetrad {
 namespace {
@@ -269,15 +271,16 @@ TEST(answer_parser, large_arguments_arrive_whole) {
 }
 
 TEST(answer_parser, hostile_answers_take_linear_time) {
+  constexpr std::size_t kLength = testing::kSanitized ? 400'000 : 2'000'000;
   for (const std::string unit : {"<", "<tool_call>", "<function=", "<tool_call><function=write>", "</parameter>", " ", "\n", "<think>",
                                  "</think>", "<function=write><parameter=text>", "<parameter=", "</function>"}) {
     std::string answer;
-    while (answer.size() < 2'000'000) answer += unit;
-    const auto start = std::chrono::steady_clock::now();
+    while (answer.size() < kLength) answer += unit;
+    const std::clock_t start = std::clock();  // processor time: other work on the machine does not count
     AnswerParser parser = parser_for(false, &tools(), 0);
     parser.feed(answer);
     parser.finish(true);
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30)) << unit;  // quadratic time is many minutes
+    EXPECT_LT((std::clock() - start) / CLOCKS_PER_SEC, 30) << unit;  // quadratic time is many minutes
   }
 }
 

@@ -134,7 +134,8 @@ const std::string kCall =
 // The conversation after a call, as its client sends it back.
 Json with_result(const Json& call, const std::string& arguments) {
   Json sent = {{"id", call.at("id")}, {"type", "function"}, {"function", {{"name", "look"}, {"arguments", arguments}}}};
-  Json messages = {user("Look."), {{"role", "assistant"}, {"content", nullptr}, {"tool_calls", Json::array({std::move(sent)})}}};
+  Json messages =
+      Json::array({user("Look."), {{"role", "assistant"}, {"content", nullptr}, {"tool_calls", Json::array({std::move(sent)})}}});
   messages.push_back({{"role", "tool"}, {"tool_call_id", call.at("id")}, {"content", "A cat."}});
   return chat_of(std::move(messages), {{"tools", kTools}});
 }
@@ -182,7 +183,7 @@ TEST(replay, edits_are_honoured) {
 
 TEST(replay, later_turns_are_found_behind_an_edit) {
   ServerRig rig(answering(kThought + "\n</think>\n\n" + kAnswer), cached_rig());
-  Json messages = {user("What is 6 * 7?")};
+  Json messages = Json::array({user("What is 6 * 7?")});
   answer_to(rig, chat_of(messages));
   messages.push_back({{"role", "assistant"}, {"content", kAnswer}});
   messages.push_back(user("Are you sure?"));
