@@ -1,7 +1,7 @@
 #pragma once
 // A request of the chat kind, whatever API it came through, as a value; and the reader of OpenAI's chat completions.
 //
-// The caller then: chat_prompt() -> engine.generation.prompt_ids; check_context(); submit.
+// The caller then: chat_work(), which makes the prompt and checks the rest; submit.
 #include <cstdint>
 #include <optional>
 #include <string>

@@ -387,6 +387,29 @@ TEST(render_routes, prompts_are_shown_and_not_run) {
   EXPECT_EQ(rig.engine->stats().submitted, 0u);
   const Json loads = Json::parse(rig.call("GET", "/v1/loads").body);
   EXPECT_EQ(loads["loads"][0]["num_running_reqs"], 0);
+  // What would be refused is refused here, in the same words.
+  const std::string open = "{" + chat, schema = R"("response_format":{"type":"json_schema","schema":{"not":{}}})";
+  const std::string tool = R"("tools":[{"type":"function","function":{"name":"f"}}])";
+  const std::pair<std::string, std::vector<std::string>> refused[] = {
+      {open + "," + schema + "}", {"/v1/chat/completions", "/v1/chat/completions/render", "/apply-template"}},
+      {open + "," + tool + R"(,"regex":"a"})", {"/v1/chat/completions", "/v1/chat/completions/render", "/apply-template"}},
+      {open + R"x(,"regex":"(?=a)"})x", {"/v1/chat/completions", "/v1/chat/completions/render", "/apply-template"}},
+      {open + R"(,"prompt_logprobs":20,"n":16,"max_tokens":0,"return_prompt_text":true,"stop":[""]})",
+       {"/v1/chat/completions", "/v1/chat/completions/render", "/apply-template"}},
+      {R"({"prompt":"a",)" + schema + "}", {"/v1/completions", "/v1/completions/render"}},
+      {R"({"prompt":["a",""]})", {"/v1/completions", "/v1/completions/render"}},
+      {R"({"input":"Hi","text":{"format":{"type":"json_schema","name":"n","schema":{"not":{}}}}})",
+       {"/v1/responses", "/v1/responses/render"}},
+  };
+  for (const auto& [body, paths] : refused) {
+    const HttpResponse first = rig.call("POST", paths[0], body);
+    EXPECT_EQ(first.status, 400) << body;
+    for (const std::string& path : paths) {
+      const HttpResponse response = rig.call("POST", path, body);
+      EXPECT_EQ(response.status, 400) << path << " " << body;
+      EXPECT_EQ(response.body, first.body) << path;
+    }
+  }
 }
 
 }  // namespace
