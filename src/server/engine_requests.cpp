@@ -39,7 +39,7 @@ ChatWork chat_work(const Service& service, const ChatRequest& chat, ApiShape sha
   if (work.engine.take_what_fits)
     check_context_anthropic(static_cast<int>(generation.prompt_ids.size()), service.context_tokens);
   else
-    check_context(work.engine, service.context_tokens);
+    check_context(work.engine, service.context_tokens, chat.prompt_field);
   check_prompt_scores(std::span(&work.engine, 1));
   return work;
 }
@@ -47,14 +47,15 @@ ChatWork chat_work(const Service& service, const ChatRequest& chat, ApiShape sha
 std::vector<EngineRequest> completion_work(const Service& service, const CompletionRequest& completion) {
   std::vector<EngineRequest> requests;
   const auto constraint = service.grammars->constraint(completion.form, {}, CallRule::kFree);
-  for (const CompletionPrompt& prompt : completion.prompts) {
+  for (std::size_t i = 0; i < completion.prompts.size(); ++i) {
+    const std::string field = completion.prompts.size() == 1 ? "prompt" : fmt::format("prompt[{}]", i);
     EngineRequest engine = completion.engine;
     if (constraint != nullptr && !engine.generation.prompt_only) engine.generation.constraints.push_back(constraint);
     engine.generation.max_length = service.context_tokens;
-    const auto* text = std::get_if<std::string>(&prompt);
-    engine.generation.prompt_ids = text != nullptr ? service.encode(*text) : std::get<std::vector<int>>(prompt);
-    if (engine.generation.prompt_ids.empty()) refuse("prompt", "prompt: at least one token is needed, got an empty prompt");
-    check_context(engine, service.context_tokens);
+    const auto* text = std::get_if<std::string>(&completion.prompts[i]);
+    engine.generation.prompt_ids = text != nullptr ? service.encode(*text, field) : std::get<std::vector<int>>(completion.prompts[i]);
+    if (engine.generation.prompt_ids.empty()) refuse(field, "{}: at least one token is needed, got an empty prompt", field);
+    check_context(engine, service.context_tokens, field);
     requests.push_back(std::move(engine));
   }
   check_prompt_scores(requests);

@@ -122,7 +122,7 @@ std::unique_ptr<Splicer> spliced(const Service& service, const ChatRequest& chat
                                  std::vector<MarkedTurn>& turns) {
   for (int attempt = 0; attempt < kMaxAttempts && !turns.empty(); ++attempt) {
     std::string text = service.chat_template->render(marked_variables(chat, turns));
-    service.check_prompt_bytes(text.size());
+    service.check_prompt_bytes(text.size(), chat.prompt_field);
     auto splicer = std::make_unique<Splicer>(service, chat, std::move(text));
     const auto wrong = std::find_if(turns.begin(), turns.end(), [&](const MarkedTurn& turn) { return !splicer->splice(turn); });
     if (wrong == turns.end()) {
@@ -161,7 +161,7 @@ ReplayPrompt replay_prompt(const Service& service, const ChatRequest& chat, Repl
   }
   if (!splicer) {
     std::string text = service.chat_template->render(chat.variables);
-    service.check_prompt_bytes(text.size());
+    service.check_prompt_bytes(text.size(), chat.prompt_field);
     splicer = std::make_unique<Splicer>(service, chat, std::move(text));
     TETRAD_CHECK(splicer->add_rest(), "a prompt without turns to replay was not encoded");
   }

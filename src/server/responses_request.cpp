@@ -182,6 +182,7 @@ ResponsesRequest parse_responses_request(std::string_view body, const RequestCon
   ChatRequest& chat = request.chat;
   chat.model = fields.text("model").value_or("");
   chat.request_id = read_request_id(fields);
+  chat.prompt_field = "input";
   refuse_stored_state(fields);
   refuse_unsupported_fields(fields);
   chat.engine = read_engine_request(fields, context);

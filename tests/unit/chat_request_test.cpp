@@ -526,13 +526,13 @@ TEST(api_error, contexts_that_are_too_small) {
     request.generation.prompt_only = prompt_only;
     return request;
   };
-  EXPECT_NO_THROW(check_context(sized(10, 6), 16));
-  EXPECT_NO_THROW(check_context(sized(15, 0), 16));
-  EXPECT_NO_THROW(check_context(sized(16, 0, true), 16));
-  EXPECT_THROW(check_context(sized(17, 0, true), 16), RequestError);
+  EXPECT_NO_THROW(check_context(sized(10, 6), 16, "prompt"));
+  EXPECT_NO_THROW(check_context(sized(15, 0), 16, "prompt"));
+  EXPECT_NO_THROW(check_context(sized(16, 0, true), 16, "prompt"));
+  EXPECT_THROW(check_context(sized(17, 0, true), 16, "prompt"), RequestError);
   for (const auto& [prompt, max_tokens] : {std::pair(10, 7), {16, 0}, {5, 2147483647}}) {
     try {
-      check_context(sized(prompt, max_tokens), 16);
+      check_context(sized(prompt, max_tokens), 16, "prompt");
       ADD_FAILURE();
     } catch (const RequestError& error) {
       EXPECT_EQ(std::string(error.what()).find("This model's maximum context length is 16 tokens"), 0u);
@@ -552,6 +552,7 @@ TEST(api_error, every_failure_has_a_status_and_two_bodies) {
   EXPECT_EQ(anthropic_status(of(EngineErrorKind::kQueueFull)), 529);
   EXPECT_EQ(of(EngineErrorKind::kQueueTimeout).status, 503);  // SDKs repeat 408 at once
   EXPECT_EQ(of(EngineErrorKind::kStopping).type, "unavailable_error");
+      EXPECT_EQ(error.error().param, "prompt");
   EXPECT_EQ(anthropic_status(of(EngineErrorKind::kStopping)), 503);
   EXPECT_EQ(of(EngineErrorKind::kNumeric).should_retry, false);
   EXPECT_EQ(of(EngineErrorKind::kInternal).message.find("because"), std::string::npos);

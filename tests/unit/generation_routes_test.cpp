@@ -167,6 +167,24 @@ TEST(generation_routes, refusals_keep_their_status_when_a_stream_was_asked_for) 
   EXPECT_EQ(long_prompt.status, 400);
   EXPECT_EQ(error_of(long_prompt).at("code"), "context_length_exceeded");
   EXPECT_TRUE(error_of(long_prompt).at("message").get<std::string>().starts_with("This model's maximum context length is 64 tokens"));
+  // The field that is at fault: of this route, not of another. Text that could never fit is refused before it is encoded.
+  for (const std::size_t words : {std::size_t{100}, std::size_t{1} << 20}) {
+    std::string text;
+    for (std::size_t i = 0; i < words; ++i) text += "word ";
+    const std::pair<const char*, Json> bodies[] = {
+        {"prompt", {{"prompt", text}}},
+        {"prompt[1]", {{"prompt", Json::array({"a", text})}}},
+        {"messages", {{"messages", Json::array({Json{{"role", "user"}, {"content", text}}})}}},
+        {"input", {{"input", text}}},
+    };
+    const char* const paths[] = {"/v1/completions", "/v1/completions", "/v1/chat/completions", "/v1/responses"};
+    for (std::size_t i = 0; i < std::size(bodies); ++i) {
+      const HttpResponse response = rig.call("POST", paths[i], bodies[i].second.dump());
+      EXPECT_EQ(response.status, 400) << paths[i];
+      EXPECT_EQ(error_of(response).at("code"), "context_length_exceeded") << paths[i];
+      EXPECT_EQ(error_of(response).at("param"), bodies[i].first) << paths[i];
+    }
+  }
   EXPECT_EQ(refused(Json{{"prompt", std::vector<int>(60, 5)}, {"max_tokens", 4}, {"temperature", 0}}.dump()).status, 200);
   EXPECT_EQ(refused(Json{{"prompt", std::vector<int>(60, 5)}, {"max_tokens", 5}, {"temperature", 0}}.dump()).status, 400);
   const HttpResponse model = refused(R"({"prompt":"a","model":"other","stream":true})");
@@ -174,6 +192,7 @@ TEST(generation_routes, refusals_keep_their_status_when_a_stream_was_asked_for) 
   EXPECT_EQ(error_of(model).at("param"), "model");
   EXPECT_EQ(error_of(refused(R"({"prompt":"a","temperature":-1,"stream":true})")).at("param"), "temperature");
   EXPECT_EQ(error_of(refused(R"({"prompt":""})")).at("param"), "prompt");
+  EXPECT_EQ(error_of(refused(R"({"prompt":["a",""]})")).at("param"), "prompt[1]");
 }
 
 TEST(generation_routes, a_full_queue_is_503_and_529) {
