@@ -252,7 +252,7 @@ bool EngineCore::take_token(Active& active, Choice& choice, std::span<const floa
   ++stats_.generated_tokens;
   choice.ids.push_back(token.sampled.id);
   const bool is_first = choice.answer->num_tokens() == 1;
-  if (!emit(active, TokenEvent{choice.index, std::move(token.sampled), std::move(token.text)})) return false;
+  if (!emit(active, TokenEvent{choice.index, std::move(token.sampled), std::move(token.text), token.content_at})) return false;
   const SequenceId id{active.id, choice.index};
   if (!token.finish) {
     if (!is_first || choice.index == 0) scheduler_.append(id);

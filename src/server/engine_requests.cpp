@@ -31,8 +31,10 @@ ChatWork chat_work(const Service& service, const ChatRequest& chat, ApiShape sha
   ChatWork work{.engine = chat.engine, .prompt = chat_prompt(service, chat, count)};
   GenerationRequest& generation = work.engine.generation;
   generation.prompt_ids = std::move(work.prompt.ids);
-  if (auto constraint = answer_constraint(service, chat, work.prompt.in_reasoning); constraint != nullptr && !generation.prompt_only)
+  if (auto constraint = answer_constraint(service, chat, work.prompt.in_reasoning); constraint != nullptr && !generation.prompt_only) {
+    work.is_bound = true;
     generation.constraints.push_back(std::move(constraint));
+  }
   if (const auto budget = thinking_budget(service, chat, work.prompt.in_reasoning)) generation.constraints.push_back(budget);
   generation.max_length = service.context_tokens;
   work.engine.take_what_fits = shape == ApiShape::kAnthropic;

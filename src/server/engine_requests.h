@@ -12,7 +12,8 @@ namespace tetrad {
 
 struct ChatWork {
   EngineRequest engine;
-  ChatPrompt prompt;  // its ids are the engine's
+  ChatPrompt prompt;      // its ids are the engine's
+  bool is_bound = false;  // answer_constraint() is among the constraints
 };
 ChatWork chat_work(const Service& service, const ChatRequest& chat, ApiShape shape, ReplayCount count = ReplayCount::kQuiet);
 

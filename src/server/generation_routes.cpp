@@ -54,6 +54,7 @@ Reply start_chat(const std::shared_ptr<const Service>& service, const ChatReques
                  const HttpRequest& request, const MakeBuilder& make_builder) {
   ChatWork work = chat_work(*service, chat, shape, ReplayCount::kCount);
   context.starts_in_reasoning = work.prompt.in_reasoning;
+  context.is_bound = work.is_bound;
   TurnRecorder recorder(*service, chat, work.prompt.digest, context);
   if (chat.delivery.token_ids) context.prompt_ids = [ids = work.engine.generation.prompt_ids](int) { return ids; };
   if (chat.returns_prompt_text) context.prompt_text = [text = std::move(work.prompt.text)](int) { return text; };

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "server/http_wire.h"
+#include "server/response_parts.h"
 
 namespace tetrad {
 namespace {
@@ -179,14 +180,14 @@ struct TurnRecorder::Plan {
   struct Choice {
     std::vector<int> ids;
     std::string text;
-    bool complete = false;  // the rest has no use
+    std::optional<std::size_t> content_at;  // TokenEvent's
+    bool complete = false;                  // the rest has no use
   };
 
   ReplayMap* map = nullptr;
   const Tokenizer* tokenizer = nullptr;
   ToolSet tools;
-  int max_calls = 0;
-  bool starts_in_reasoning = false;
+  AnswerForm form;
   std::string salt;
   std::vector<int> stop_ids;
   Digest prompt = {};
@@ -206,6 +207,7 @@ void TurnRecorder::Plan::take(const TokenEvent& event) {
   if (choice.complete) return;
   choice.ids.push_back(event.sampled.id);
   choice.text += event.text;
+  if (event.content_at) choice.content_at = event.content_at;
 }
 
 // The token that ended the turn is taken off: the template writes it. A token of the turn's structure inside it would forge one.
@@ -221,7 +223,8 @@ bool TurnRecorder::Plan::ended_whole(Choice& choice, FinishReason reason) const 
 
 // What the client saw of it; nothing if it saw less than a whole turn.
 std::optional<Digest> TurnRecorder::Plan::seen(const Choice& choice, bool ended_by_model, Digest& reasoning) const {
-  AnswerParser parser({starts_in_reasoning, &tools, max_calls, [] { return std::string("call"); }});
+  AnswerParser parser(form);
+  if (choice.content_at) parser.content_begins_at(*choice.content_at);
   std::vector<AnswerEvent> events;
   const auto append = [&](std::vector<AnswerEvent> more) { std::move(more.begin(), more.end(), std::back_inserter(events)); };
   append(parser.feed(choice.text));
@@ -255,7 +258,7 @@ void TurnRecorder::Plan::finish(const ChoiceFinishedEvent& event) {
   Choice& choice = choices[static_cast<std::size_t>(event.choice)];
   if (!choice.complete) choice.text += event.text;
   if (!ended_whole(choice, event.reason)) return;
-  ReplayTurn turn{.tokens = choice.ids, .starts_in_reasoning = starts_in_reasoning, .reasoning = {}};
+  ReplayTurn turn{.tokens = choice.ids, .starts_in_reasoning = form.starts_in_reasoning, .reasoning = {}};
   const std::optional<Digest> visible = seen(choice, choice.complete || event.reason == FinishReason::kStop, turn.reasoning);
   if (!visible) return;
   map->add(*visible, prompt, std::move(turn));
@@ -267,8 +270,8 @@ TurnRecorder::TurnRecorder(const Service& service, const ChatRequest& chat, cons
   plan_->map = service.replay;
   plan_->tokenizer = service.tokenizer;
   plan_->tools = chat.tools;
-  plan_->max_calls = chat.max_tool_calls;
-  plan_->starts_in_reasoning = context.starts_in_reasoning;
+  plan_->form = answer_form(chat, plan_->tools, context);
+  plan_->form.make_id = [] { return std::string("call"); };
   plan_->salt = chat.engine.cache_salt;
   plan_->stop_ids = chat.engine.generation.stop_ids;
   plan_->prompt = *prompt;
