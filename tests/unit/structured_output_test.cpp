@@ -342,6 +342,31 @@ TEST(structured_output, what_cannot_be_compiled_is_a_400_with_its_place) {
   EXPECT_EQ(ask(rig, std::string(kNoThinking) + R"("guided_choice":["ok"])").message["content"], "ok");
 }
 
+// As in OpenAI's API: a client that names a stop string wants the answer to end there, and is told which one it was.
+TEST(structured_output, a_stop_string_ends_a_form_and_says_so) {
+  ServerRig rig(answering(R"({"city":"Rome","days":3})"));
+  const auto choice_of = [&](const Json& more) {
+    Json body = chat_of({{"response_format", Json{{"type", "json_schema"}, {"schema", Json::parse(kWeather)}}}});
+    body.update(more);
+    const HttpResponse response = rig.call("POST", "/v1/chat/completions", body.dump());
+    EXPECT_EQ(response.status, 200) << response.body;
+    EXPECT_EQ(answer_of(rig, "/v1/chat/completions", body).content, Json::parse(response.body)["choices"][0]["message"]["content"]);
+    return Json::parse(response.body)["choices"][0];
+  };
+  const Json cut = choice_of({{"stop", "ome"}});
+  EXPECT_EQ(cut["message"]["content"], R"({"city":"R)");
+  EXPECT_EQ(cut["finish_reason"], "stop");
+  EXPECT_EQ(cut["stop_reason"], "ome");
+  const Json whole = choice_of({{"stop", Json::array({"<|im_end|>", "\n\n"})}});
+  EXPECT_EQ(whole["message"]["content"], R"({"city":"Rome","days":3})");
+  EXPECT_EQ(whole["finish_reason"], "stop");
+  EXPECT_TRUE(whole["stop_reason"].is_null()) << whole["stop_reason"];
+  // A stop token comes only where the form may end.
+  const int wanted = ServerRig::tokenizer().encode("Rome").back();
+  const Json kept = choice_of({{"stop_token_ids", Json::array({wanted})}});
+  EXPECT_TRUE(Json::accept(kept["message"]["content"].get<std::string>())) << kept;
+}
+
 TEST(structured_output, grammars_are_kept_within_bounds) {
   OutputGrammars grammars(ServerRig::tokenizer(), 4096);
   OutputForm form;
