@@ -178,16 +178,18 @@ ReplayPrompt replay_prompt(const Service& service, const ChatRequest& chat, Repl
 
 struct TurnRecorder::Plan {
   struct Choice {
-    std::vector<int> ids;
-    std::string text;
-    std::optional<std::size_t> content_at;  // TokenEvent's
-    bool complete = false;                  // the rest has no use
+    StopFinder stops;
+    std::vector<int> ids = {};
+    std::string text = {};
+    std::optional<std::size_t> content_at = {};  // TokenEvent's
+    bool complete = false;                       // the rest has no use
   };
 
   ReplayMap* map = nullptr;
   const Tokenizer* tokenizer = nullptr;
   ToolSet tools;
   AnswerForm form;
+  bool is_bound = false;
   std::string salt;
   std::vector<int> stop_ids;
   Digest prompt = {};
@@ -206,17 +208,21 @@ void TurnRecorder::Plan::take(const TokenEvent& event) {
   Choice& choice = choices[static_cast<std::size_t>(event.choice)];
   if (choice.complete) return;
   choice.ids.push_back(event.sampled.id);
+  choice.stops.add(event.sampled.id);
   choice.text += event.text;
   if (event.content_at) choice.content_at = event.content_at;
 }
 
-// The token that ended the turn is taken off: the template writes it. A token of the turn's structure inside it would forge one.
+// The token that ended the turn is taken off: the template writes it. A grammar ends an answer without one, and so does a stop string, but
+// in the middle. A token of the turn's structure inside it would forge one.
 bool TurnRecorder::Plan::ended_whole(Choice& choice, FinishReason reason) const {
   const bool cut_by_length = reason == FinishReason::kLength || reason == FinishReason::kContext;
   if (!choice.complete && !cut_by_length) {
     if (reason != FinishReason::kStop || choice.ids.empty()) return false;
-    if (std::find(stop_ids.begin(), stop_ids.end(), choice.ids.back()) == stop_ids.end()) return false;
-    choice.ids.pop_back();
+    if (std::find(stop_ids.begin(), stop_ids.end(), choice.ids.back()) != stop_ids.end())
+      choice.ids.pop_back();
+    else if (!is_bound || choice.stops.matched_string() != nullptr)
+      return false;
   }
   return std::none_of(choice.ids.begin(), choice.ids.end(), [&](int id) { return tokenizer->is_special(id); });
 }
@@ -272,10 +278,12 @@ TurnRecorder::TurnRecorder(const Service& service, const ChatRequest& chat, cons
   plan_->tools = chat.tools;
   plan_->form = answer_form(chat, plan_->tools, context);
   plan_->form.make_id = [] { return std::string("call"); };
+  plan_->is_bound = context.is_bound;
   plan_->salt = chat.engine.cache_salt;
   plan_->stop_ids = chat.engine.generation.stop_ids;
   plan_->prompt = *prompt;
-  plan_->choices.resize(static_cast<std::size_t>(chat.engine.num_choices));
+  for (int i = 0; i < chat.engine.num_choices; ++i)
+    plan_->choices.push_back({.stops = StopFinder(chat.engine.generation, {}, context.token_bytes)});
   context.make_id = [make_id = std::move(context.make_id), plan = plan_] {
     plan->call_ids.push_back(make_id());
     return plan->call_ids.back();
