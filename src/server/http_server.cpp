@@ -214,9 +214,9 @@ class Connection final : public ConnectionBase {
   void read_head() {
     const auto& message = parser_->get();
     request_->method = std::string(message.method_string());
-    const std::string_view target(message.target().data(), message.target().size());
+    const std::string_view target = origin_form({message.target().data(), message.target().size()});
     const std::size_t question = target.find('?');
-    request_->path = std::string(target.substr(0, question));
+    request_->path = question == 0 ? "/" : std::string(target.substr(0, question));
     if (question != std::string_view::npos) request_->query = std::string(target.substr(question + 1));
     for (const auto& field : message) {
       std::string name(field.name_string());
@@ -241,6 +241,10 @@ class Connection final : public ConnectionBase {
       body = options.max_body_bytes;
     if (static_cast<int>(request_->headers.size()) > options.max_headers) {
       respond_and_close(shared_->handler->refusal(*request_, 431, fmt::format("more than {} header lines", options.max_headers)));
+      return false;
+    }
+    if (const std::string_view fault = chunks_allowed_ ? host_fault(request_->headers) : ""; !fault.empty()) {
+      respond_and_close(shared_->handler->refusal(*request_, 400, fault));
       return false;
     }
     if (const auto refusal = shared_->handler->screen(*request_)) {
