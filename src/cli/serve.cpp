@@ -151,13 +151,14 @@ void warn_if_open(const ServeOptions& options, bool has_keys, const ServeLog& lo
 
 int serve(const ServeOptions& options) {
   const Clock::time_point start = Clock::now();
+  const ServeLog log(options.log_format == "json");
+  for (const std::string& warning : options.warnings) log.line("warning: " + warning);
   const ModelFiles files = load_model_files(options.model);
   const ServeSizes sizes = serve_sizes(options, files.config);
   const HttpServerOptions http = http_options(options);
   ApiKeys keys(api_keys(options));
   CorsPolicy cors(options.allowed_origins);
   (void)service_settings(options);
-  const ServeLog log(options.log_format == "json");
   RequestJournal journal;
   StatsSampler sampler;
   std::optional<ReplayMap> replay;  // without a prefix cache there is nothing that its turns could find
@@ -228,6 +229,7 @@ void add_serve(CLI::App& app, int& exit_code) {
   app.callback([options, &app, &exit_code] {
     apply_settings(app, options->config_file);
     options->model.quiet = options->log_format == "json";
+    options->warnings = unknown_variables(app);
     exit_code = serve(*options);
   });
 }
