@@ -211,7 +211,8 @@ int serve(const ServeOptions& options) {
     sampler.add(model.engine->stats());
     if (second % kTellEvery == 0) activity.tell(log);
   }
-  log.line(fmt::format("stopping: {} requests have {} s to end", server.busy(), options.shutdown_timeout));
+  const int busy = server.busy();
+  log.line(fmt::format("stopping: {} {} {} s to end", busy, busy == 1 ? "request has" : "requests have", options.shutdown_timeout));
   state.set_draining();
   server.drain();
   const bool clean = drain(*model.engine, server, signals, std::chrono::seconds(options.shutdown_timeout));
@@ -228,8 +229,8 @@ void add_serve(CLI::App& app, int& exit_code) {
   add_serve_options(app, *options);
   app.callback([options, &app, &exit_code] {
     apply_settings(app, options->config_file);
-    options->model.quiet = options->log_format == "json";
     options->warnings = unknown_variables(app);
+    options->model.quiet = options->log_format == "json";
     exit_code = serve(*options);
   });
 }
