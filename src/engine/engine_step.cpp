@@ -11,7 +11,7 @@ constexpr int kMaxStalledSteps = 100;
 
 }  // namespace
 
-void EngineCore::step() {
+void EngineCore::step(const std::function<void()>& on_started) {
   expire_waiting();
   if (scheduler_.idle()) return;
   const StepPlan plan = scheduler_.plan(*this);
@@ -26,6 +26,7 @@ void EngineCore::step() {
     Active* active = find_request(id.request);
     if (active != nullptr && !active->started) start(*active);
   }
+  if (!plan.admitted.empty() && on_started) on_started();
   int scored = 0;
   for (const PlannedRows& planned : plan.rows) {
     const Active* active = find_request(planned.id.request);

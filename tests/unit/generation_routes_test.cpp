@@ -225,6 +225,35 @@ TEST(generation_routes, a_full_queue_is_503_and_529) {
   wait_until_ended(rig, 2);
 }
 
+// While the step lasts that a request was started in; the next one comes during it and waits.
+TEST(generation_routes, a_request_runs_from_the_beginning_of_its_first_step) {
+  ServerRigOptions options;
+  options.engine.max_waiting = 1;
+  ServerRig rig(testing::canned_script({}, 7), options);
+  std::promise<void> begun, let_go;
+  rig.backend.before_step = [&begun, step = 0, held = let_go.get_future().share()](const StepBatch&) mutable {
+    if (++step == 1) begun.set_value();
+    held.wait();
+  };
+  const std::string endless = R"({"prompt":"a","max_tokens":4000,"ignore_eos":true,"temperature":0})";
+  const auto counts = [&] {
+    const Json load = Json::parse(rig.call("GET", "/v1/loads").body)["loads"][0];
+    return std::pair(load["num_running_reqs"].get<int>(), load["num_waiting_reqs"].get<int>());
+  };
+  std::vector<Reply> running;
+  running.push_back(rig.start("POST", "/v1/completions", endless));
+  begun.get_future().wait();
+  EXPECT_EQ(counts(), std::pair(1, 0));
+  running.push_back(rig.start("POST", "/v1/completions", endless));
+  EXPECT_EQ(counts(), std::pair(1, 1));
+  EXPECT_NE(rig.call("GET", "/metrics").body.find("vllm:num_requests_running{model_name=\"test-model\",engine=\"0\"} 1\n"),
+            std::string::npos);
+  EXPECT_EQ(rig.call("POST", "/v1/completions", endless).status, 503);
+  running.clear();
+  let_go.set_value();
+  wait_until_ended(rig, 2);
+}
+
 TEST(generation_routes, an_abandoned_reply_frees_its_place) {
   ServerRig rig(testing::canned_script({}, 7));
   std::uint64_t requests = 0;
