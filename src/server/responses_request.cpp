@@ -75,6 +75,8 @@ Json read_text(RequestFields& fields, OutputForm& output) {
     if (asked.kind != OutputForm::Kind::kText) output = std::move(asked);
     form = *format;
   }
+  for (const std::string& unknown : text_fields.unknown())
+    refuse(unknown, "{}: no such field: the form of the text is text.format", unknown);
   return form;
 }
 
@@ -180,6 +182,7 @@ ResponsesRequest parse_responses_request(std::string_view body, const RequestCon
   RequestFields fields(parsed, "");
   ResponsesRequest request;
   ChatRequest& chat = request.chat;
+  chat.prompt_field = "input";
   chat.model = fields.text("model").value_or("");
   chat.request_id = read_request_id(fields);
   refuse_stored_state(fields);
@@ -209,7 +212,7 @@ ResponsesRequest parse_responses_request(std::string_view body, const RequestCon
   apply_tools_and_thinking(chat, std::move(tools.offered), std::move(tools.shown), choice, named, "tool_choice", std::move(wish));
   request.echo = echo_of(parsed, chat, std::move(form));
 
-  const std::vector<std::string> unknown = unknown_fields(fields, context);
+  const std::vector<std::string> unknown = unknown_fields(fields, context, "text.format");
   chat.unknown_fields.insert(chat.unknown_fields.begin(), unknown.begin(), unknown.end());
   if (context.strict_fields && !chat.unknown_fields.empty())
     refuse(chat.unknown_fields[0], "{}: not known, or without effect here", chat.unknown_fields[0]);

@@ -205,6 +205,39 @@ TEST(http_server, what_is_not_http_is_refused) {
   }
 }
 
+TEST(http_server, a_target_may_name_the_host_too) {
+  Rig rig;
+  RawClient client(rig.server.port());
+  for (const std::string target : {"http://example.org/a?b=c", "HTTPS://example.org:8000/a?b=c", "http://[::1]:8000/a?b=c"}) {
+    ASSERT_TRUE(client.send("GET " + target + " HTTP/1.1\r\nHost: example.org\r\nX-Test: 1\r\n\r\n"));
+    const std::string response = client.read_response();
+    EXPECT_TRUE(response.ends_with("GET /a?b=c 0 1")) << response;
+  }
+  for (const std::string target : {"http://example.org", "http://example.org/"}) {
+    ASSERT_TRUE(client.send("GET " + target + " HTTP/1.1\r\nHost: example.org\r\nX-Test: 1\r\n\r\n"));
+    EXPECT_TRUE(client.read_response().ends_with("GET /? 0 1")) << target;
+  }
+  ASSERT_TRUE(client.send("GET http://example.org?b=c HTTP/1.1\r\nHost: example.org\r\nX-Test: 1\r\n\r\n"));
+  EXPECT_TRUE(client.read_response().ends_with("GET /?b=c 0 1"));
+}
+
+TEST(http_server, http_1_1_has_one_host) {
+  Rig rig;
+  for (const char* hosts : {"", "Host: a\r\nHost: a\r\n", "Host: a b\r\n", "Host: a/b\r\n", "Host: user@a\r\n"}) {
+    RawClient client(rig.server.port());
+    ASSERT_TRUE(client.send(fmt::format("GET /a HTTP/1.1\r\n{}\r\n", hosts)));
+    const std::string response = client.read_response();
+    EXPECT_TRUE(response.starts_with("HTTP/1.1 400 ")) << hosts << response;
+    EXPECT_NE(response.find("Host header"), std::string::npos) << response;
+    EXPECT_TRUE(client.closed_by_server()) << hosts;
+  }
+  for (const char* head : {"GET /a HTTP/1.1\r\nHost:\r\n\r\n", "GET /a HTTP/1.1\r\nhOST: [::1]:80\r\n\r\n", "GET /a HTTP/1.0\r\n\r\n"}) {
+    RawClient client(rig.server.port());
+    ASSERT_TRUE(client.send(head));
+    EXPECT_TRUE(client.read_response().starts_with("HTTP/1.1 200 ")) << head;
+  }
+}
+
 TEST(http_server, a_client_that_waits_for_leave_gets_it) {
   Rig rig;
   RawClient client(rig.server.port());
