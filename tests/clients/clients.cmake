@@ -22,13 +22,21 @@ tetrad_client_suite(load ${Python3_EXECUTABLE})
 tetrad_client_suite(evaluation ${Python3_EXECUTABLE})
 tetrad_client_suite(soak ${Python3_EXECUTABLE})
 
-# Of the Python registry: once is enough.
+# Of the Python registry: once is enough. A suite may have a list of packages of its own.
+function(tetrad_package_suite name environment)
+  tetrad_client_suite(${name} ${CMAKE_SOURCE_DIR}/build/${environment}/bin/python)
+  set_tests_properties(${TETRAD_TEST_PREFIX}clients.${name} PROPERTIES FIXTURES_REQUIRED ${environment})
+endfunction()
+
 if(NOT TETRAD_SANITIZE)
-  set(environment ${CMAKE_SOURCE_DIR}/build/clients)
   add_test(NAME ${TETRAD_TEST_PREFIX}clients.setup COMMAND ${CMAKE_SOURCE_DIR}/scripts/setup_clients.sh ${Python3_EXECUTABLE})
-  set_tests_properties(${TETRAD_TEST_PREFIX}clients.setup PROPERTIES LABELS clients TIMEOUT 600 FIXTURES_SETUP client_packages)
-  foreach(suite openai_sdk anthropic_sdk)
-    tetrad_client_suite(${suite} ${environment}/bin/python)
-    set_tests_properties(${TETRAD_TEST_PREFIX}clients.${suite} PROPERTIES FIXTURES_REQUIRED client_packages)
-  endforeach()
+  add_test(NAME ${TETRAD_TEST_PREFIX}clients.setup_lm_evaluation
+           COMMAND ${CMAKE_SOURCE_DIR}/scripts/setup_clients.sh ${Python3_EXECUTABLE} lm_evaluation)
+  set_tests_properties(${TETRAD_TEST_PREFIX}clients.setup PROPERTIES LABELS clients TIMEOUT 600 FIXTURES_SETUP clients)
+  set_tests_properties(${TETRAD_TEST_PREFIX}clients.setup_lm_evaluation PROPERTIES LABELS clients TIMEOUT 600
+                       FIXTURES_SETUP clients-lm_evaluation)
+  tetrad_package_suite(openai_sdk clients)
+  tetrad_package_suite(openai_responses clients)
+  tetrad_package_suite(anthropic_sdk clients)
+  tetrad_package_suite(lm_evaluation clients-lm_evaluation)
 endif()
