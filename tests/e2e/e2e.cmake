@@ -36,7 +36,7 @@ if(EXISTS ${CMAKE_SOURCE_DIR}/src/cli/run.cpp)
     foreach(name deploy install snippets_curl snippets_python)
       set_tests_properties(${TETRAD_TEST_PREFIX}e2e.${name} PROPERTIES LABELS e2e TIMEOUT 600 SKIP_RETURN_CODE 77)
     endforeach()
-    set_tests_properties(${TETRAD_TEST_PREFIX}e2e.snippets_python PROPERTIES FIXTURES_REQUIRED clients)
+    set_tests_properties(${TETRAD_TEST_PREFIX}e2e.snippets_python PROPERTIES FIXTURES_REQUIRED client_packages)
   endif()
 endif()
 
