@@ -31,15 +31,17 @@ def loaded(server, route, folder):
 def check_route(route):
     with Server() as server, tempfile.TemporaryDirectory() as folder:
         metrics = loaded(server, route, folder)["metrics"]
-        assert metrics["request_totals"] == {"successful": REQUESTS, "errored": 0, "incomplete": 0, "total": REQUESTS}, metrics["request_totals"]
+        totals = metrics["request_totals"]
+        assert totals == {"successful": REQUESTS, "errored": 0, "incomplete": 0, "total": REQUESTS}, totals
 
         def total(name):
             return metrics[name]["successful"]["total_sum"]
 
         assert total("output_token_count") == server.metric("vllm:generation_tokens_total") == REQUESTS * ANSWER, metrics
         assert total("prompt_token_count") == server.metric("vllm:prompt_tokens_total") > 0, metrics
-        assert server.metric("vllm:request_success_total") == server.metric("vllm:request_success_total", finished_reason="length") == REQUESTS
-        assert server.metric("http_requests_total", handler=route) == server.metric("http_requests_total", handler=route, status="200") == REQUESTS
+        for name, labels in (("vllm:request_success_total", {"finished_reason": "length"}), ("http_requests_total", {"handler": route})):
+            assert server.metric(name, **labels) == REQUESTS, (name, server.metrics())
+        assert server.metric("vllm:request_success_total") == server.metric("http_requests_total", status="200", method="POST") == REQUESTS
         assert server.metric("vllm:time_to_first_token_seconds_count") == REQUESTS
         # The client can only see a first token after the server sent it.
         assert total("time_to_first_token_ms") >= 1000 * server.metric("vllm:time_to_first_token_seconds_sum") > 0, metrics

@@ -96,8 +96,9 @@ def test_events():
     item = {"reasoning": [kind.format("reasoning_text") for kind in text], "message": [kind.format("output_text") for kind in text],
             "function_call": ["function_call_arguments.delta", "function_call_arguments.done"]}
     with scripted() as (_, client):
-        for plan, outputs in (("hello", ["reasoning", "message"]), ("unicode", ["reasoning", "message"]), ("quoted", ["reasoning", "message"]),
-                              ("tool", ["reasoning", "message", "function_call"]), ("two_tools", ["reasoning"] + ["function_call"] * 2)):
+        for plan, outputs in (("hello", ["reasoning", "message"]), ("unicode", ["reasoning", "message"]),
+                              ("quoted", ["reasoning", "message"]), ("tool", ["reasoning", "message", "function_call"]),
+                              ("two_tools", ["reasoning"] + ["function_call"] * 2)):
             ask = {"model": MODEL, "input": "plan:" + plan, "tools": [TOOL]}
             whole = checked(client.responses.create(**ask))
             assert kinds(whole) == outputs, whole
@@ -142,7 +143,8 @@ def test_helpers():
         value = Sum.model_validate_json(answer.output_text)
         assert value.n <= 99 and len(value.kind) <= 8 and answer.status == "completed", answer
         assert answer.text.format.type == "json_schema" and answer.text.format.name == "sum", answer.text
-        streamed = "".join(event.delta for event in client.responses.create(**plain, stream=True) if event.type == "response.output_text.delta")
+        events = client.responses.create(**plain, stream=True)
+        streamed = "".join(event.delta for event in events if event.type == "response.output_text.delta")
         assert streamed == answer.output_text, streamed
 
 
@@ -228,8 +230,9 @@ def test_errors():
         create = client.with_options(api_key="secret").responses.create
         raises(openai.NotFoundError, lambda: create(model="other", input="a"), code="model_not_found")
         for param, ask in (("previous_response_id", {"previous_response_id": "resp_1"}), ("conversation", {"conversation": "conv_1"}),
-                           ("background", {"background": True}), ("prompt", {"prompt": {"id": "pmpt_1"}}), ("temperature", {"temperature": -1}),
-                           ("truncation", {"truncation": "auto"}), ("tools[0].type", {"tools": [{"type": "file_search", "vector_store_ids": ["a"]}]}),
+                           ("background", {"background": True}), ("prompt", {"prompt": {"id": "pmpt_1"}}),
+                           ("temperature", {"temperature": -1}), ("truncation", {"truncation": "auto"}),
+                           ("tools[0].type", {"tools": [{"type": "file_search", "vector_store_ids": ["a"]}]}),
                            ("text.verbosity", {"text": {"verbosity": "high"}}), ("include[0]", {"include": ["file_search_call.results"]}),
                            ("input", {"input": []})):
             raises(openai.BadRequestError, lambda body=ask: create(**{"model": MODEL, "input": "a", **body}), param=param)
