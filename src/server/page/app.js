@@ -375,8 +375,9 @@ function checkTools() {
   byId("tools-count").textContent = tools.length ? `${tools.length} offered: ${tools.map((tool) => tool.function.name).join(", ")}` : "";
 }
 
+// All but the tools, which nobody wants to type again.
 function resetSettings() {
-  localStorage.removeItem(SETTINGS);
+  localStorage.setItem(SETTINGS, JSON.stringify({ tools: byId("tools").value, tool_choice: byId("tool-choice").value }));
   filled = false;
   fillSampling();
 }
