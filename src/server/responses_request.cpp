@@ -151,6 +151,14 @@ ToolChoice read_choice(RequestFields& fields, const ResponsesRequest& request, s
   return ToolChoice::kNamed;
 }
 
+// As it was asked for; else as the template was told.
+Json effort_of(const Json& body, const ChatRequest& chat) {
+  if (const auto reasoning = body.find("reasoning"); reasoning != body.end() && reasoning->is_object())
+    if (const auto effort = reasoning->find("effort"); effort != reasoning->end() && !effort->is_null()) return *effort;
+  if (chat.variables.value("enable_thinking", Json()) == false) return "none";
+  return chat.variables.value("reasoning_effort", Json());
+}
+
 Json echo_of(const Json& body, const ChatRequest& chat, Json form) {
   const auto given = [&](const char* field, Json otherwise) {
     const auto it = body.find(field);
@@ -163,7 +171,7 @@ Json echo_of(const Json& body, const ChatRequest& chat, Json form) {
   echo["metadata"] = given("metadata", Json::object());
   echo["parallel_tool_calls"] = chat.max_tool_calls != 1;
   echo["previous_response_id"] = nullptr;
-  echo["reasoning"] = {{"effort", chat.variables.value("reasoning_effort", Json())}, {"summary", nullptr}};
+  echo["reasoning"] = {{"effort", effort_of(body, chat)}, {"summary", nullptr}};
   echo["store"] = false;
   echo["temperature"] = sampling.temperature;
   echo["text"] = {{"format", std::move(form)}};

@@ -288,7 +288,8 @@ TEST(responses_route, failures) {
   const std::vector<NamedEvent> events = responses_events(rig.call("POST", "/v1/responses", ask + R"(,"stream":true})").body);
   EXPECT_EQ(names_of(events), "created in_progress failed");
   EXPECT_EQ(events.back().data["response"]["status"], "failed");
-  EXPECT_EQ(events.back().data["response"]["error"]["code"], "numeric_error");
+  EXPECT_EQ(events.back().data["response"]["error"]["code"], "server_error");
+  EXPECT_EQ(events.back().data["response"]["error"]["type"], "numeric_error");
   const HttpResponse refused = rig.call("POST", "/v1/responses", R"({"input":"a","previous_response_id":"resp_1","stream":true})");
   EXPECT_EQ(refused.status, 400);
   EXPECT_EQ(Json::parse(refused.body)["error"]["param"], "previous_response_id");
