@@ -24,7 +24,6 @@ BINARY, MODEL = sys.argv[1], sys.argv[2]
 SCREENSHOTS = sys.argv[3] if len(sys.argv) > 3 else ""
 FILES = ("", "ui/index.html", "ui/style.css", "ui/app.js", "ui/api.js", "ui/copy.js", "ui/dashboard.js", "ui/markdown.js", "ui/store.js",
          "ui/tools.js")
->>>>>>> clients
 
 
 @contextlib.contextmanager
