@@ -73,9 +73,9 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Positions that every sequence reaches.
+// Positions that every sequence reaches: a prompt is read again from the same place, a decode goes on.
 std::int64_t last_position(const StepSize& size) {
-  return static_cast<std::int64_t>(size.context) + static_cast<std::int64_t>(size.rows) * (size.repeat + 3);
+  return static_cast<std::int64_t>(size.context) + (size.rows > 1 ? size.rows : size.repeat + 3);
 }
 
 // Room for the largest of the sizes.

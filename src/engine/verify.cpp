@@ -27,7 +27,7 @@ constexpr double kForcedStageUnequal = 0.0016;  // measured 0.00078
 // Where only a sub-block's output was recorded, the flips of its inner stages add up.
 constexpr double kForcedBlockL2 = 0.0082;      // measured 0.0041
 constexpr double kForcedBlockUnequal = 0.032;  // measured 0.016
-// On a GPU the reference itself moves; golden.json records by how much (scripts/add_forced_spread.py). More than this is no rounding.
+// On a GPU the reference itself moves; golden.json records by how much (scripts/add_gpu_spread.py). More than this is no rounding.
 constexpr double kLargestForcedL2 = 0.05, kLargestForcedUnequal = 0.2;
 constexpr double kTiedScore = 2e-6;  // block scores closer than this, relative plus absolute, are a tie: accuracy of the scores
 constexpr int kRouterSteps = 2;      // bf16 steps between two router logits within which the reference's pick is a coin toss
@@ -114,7 +114,7 @@ class Replay {
     const std::filesystem::path file = std::filesystem::path(path()).replace_filename("golden.json");
     const nlohmann::ordered_json json = read_golden_json(file);
     const GoldenValue golden(json, file.string());
-    read_forced_spread(golden);
+    read_gpu_spread(golden);
     const std::vector<GoldenValue> cases = golden.field("cases").entries();
     for (int i = 0; i < static_cast<int>(cases.size()); ++i) {
       const GoldenValue& described = cases[static_cast<std::size_t>(i)];
@@ -129,11 +129,13 @@ class Replay {
     return static_cast<int>(cases.size());
   }
 
-  // How far the reference's stages move between devices from the same inputs, where that was recorded: "case5.layer1.gdn.core".
-  void read_forced_spread(const GoldenValue& golden) {
-    if (!golden.json().is_object() || !golden.json().contains("forced_spread")) return;
-    const GoldenValue stages = golden.field("forced_spread").field("stages");
-    if (!stages.json().is_object()) stages.refuse("expected an object");
+  // How far the reference moves on a GPU, where that was recorded: its stages from the same inputs ("case5.layer1.gdn.core"), and its
+  // logits over the ways to compute them ("case5.logits").
+  void read_gpu_spread(const GoldenValue& golden) {
+    if (!golden.json().is_object() || !golden.json().contains("gpu_spread")) return;
+    const GoldenValue stages = golden.field("gpu_spread").field("stages"), logits = golden.field("gpu_spread").field("logits");
+    for (const GoldenValue* part : {&stages, &logits})
+      if (!part->json().is_object()) part->refuse("expected an object");
     const auto share = [](const GoldenValue& value, double largest) {
       if (!value.json().is_number()) value.refuse("expected a number");
       const double x = value.json().get<double>();
@@ -142,7 +144,19 @@ class Replay {
     };
     for (const auto& [stage, spread] : stages.json().items()) {
       const GoldenValue value = stages.field(stage);
-      forced_spread_[stage] = {share(value.field("l2"), kLargestForcedL2), share(value.field("unequal"), kLargestForcedUnequal)};
+      const std::string full = stage.substr(stage.find('.') + 1);  // behind the case
+      ForcedSpread& pooled = forced_spread_[full.starts_with("layer") ? full.substr(full.find('.') + 1) : full];
+      pooled.l2 = std::max(pooled.l2, share(value.field("l2"), kLargestForcedL2));
+      pooled.unequal = std::max(pooled.unequal, share(value.field("unequal"), kLargestForcedUnequal));
+    }
+    for (const auto& [stage, spread] : logits.json().items()) {
+      const GoldenValue value = logits.field(stage);
+      const std::vector<float> expected = golden_.floats(stage + "." + kRun);
+      double size = 0;
+      for (const float logit : expected) size = std::max(size, std::fabs(static_cast<double>(logit)));
+      const double largest = kLargestSpread * size;
+      gpu_logit_spread_[stage] = {share(value.field("regret"), largest), share(value.field("mean"), largest),
+                                  share(value.field("p99"), largest)};
     }
   }
 
@@ -191,6 +205,8 @@ class Replay {
       spread_of_runs(name(i, stage), other, expected, vocab_);
       spread.widen(measure_logits(golden_.floats(name(i, stage + "." + other), expected.size()), expected, vocab_));
     }
+    const auto on_gpu = gpu_logit_spread_.find(name(i, stage));
+    if (on_gpu != gpu_logit_spread_.end() && pool_.backend().name().starts_with("cuda")) spread.widen(on_gpu->second);
     const LogitMeasures error = measure_logits(got, expected, vocab_);
     VerifyRow row;
     row.golden_case = i;
@@ -309,7 +325,7 @@ class Replay {
       const bool alone = golden_.has(name(i, fmt::format("layer{}.attn.mixed.{}", stage.layer, kRun)));
       const bool fp8 = pool_.backend().config().quantization && (stage.local == "moe.out" || stage.local == "moe.routed_out");
       ForcedSpread allowed{alone ? kForcedStageL2 : kForcedBlockL2, alone ? kForcedStageUnequal : kForcedBlockUnequal};
-      const auto recorded = forced_spread_.find(name(i, stage.full));
+      const auto recorded = forced_spread_.find(stage.local);
       if (recorded != forced_spread_.end() && pool_.backend().name().starts_with("cuda")) {
         allowed.l2 = std::max(allowed.l2, kSpreadMultiple * recorded->second.l2);
         allowed.unequal = std::max(allowed.unequal, kSpreadMultiple * recorded->second.unequal);
@@ -452,6 +468,7 @@ class Replay {
   GoldenFile golden_;
   int vocab_;
   std::map<std::string, ForcedSpread> forced_spread_;
+  std::map<std::string, LogitMeasures> gpu_logit_spread_;
   VerifyReport report_;
 };
 

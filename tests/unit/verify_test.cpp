@@ -202,20 +202,24 @@ TEST_F(Tensors, what_the_description_names_must_be_there) {
   expect_part(refusal(), "golden.json");
 }
 
-TEST_F(Tensors, a_forced_spread_that_no_rounding_explains_is_damage) {
+TEST_F(Tensors, a_gpu_spread_that_no_rounding_explains_is_damage) {
   copy_goldens(file_, [](const std::string& name) { return name.starts_with("case0."); });
-  const auto refused = [&](const char* spread) {
+  const auto refused = [&](const std::string& stages, const std::string& logits) {
     describe(1);
     json description = json::parse(std::ifstream(folder_ / "golden.json"));
-    description["forced_spread"] = json::parse(spread);
+    description["gpu_spread"] = json::parse(R"({"stages": )" + stages + R"(, "logits": )" + logits + "}");
     test::write_bytes(folder_ / "golden.json", description.dump());
     return refusal();
   };
-  expect_part(refused(R"({})"), "forced_spread.stages: missing");
-  expect_part(refused(R"({"stages": [1]})"), "forced_spread.stages: expected an object");
-  expect_part(refused(R"({"stages": {"case0.final.mixed": {"l2": 0.5, "unequal": 0}}})"), "l2: 0.5 is outside 0 to 0.05");
-  expect_part(refused(R"({"stages": {"case0.final.mixed": {"l2": 0.001, "unequal": "all"}}})"), "unequal: expected a number");
-  EXPECT_EQ(refused(R"({"stages": {"case0.final.mixed": {"l2": 0.001, "unequal": 0.01}}})"), "(nothing thrown)");
+  expect_part(refused(R"([1])", "{}"), "gpu_spread.stages: expected an object");
+  expect_part(refused("{}", "3"), "gpu_spread.logits: expected an object");
+  expect_part(refused(R"({"case0.final.mixed": {"l2": 0.5, "unequal": 0}})", "{}"), "l2: 0.5 is outside 0 to 0.05");
+  expect_part(refused(R"({"case0.final.mixed": {"l2": 0.001, "unequal": "all"}})", "{}"), "unequal: expected a number");
+  expect_part(refused("{}", R"({"case0.logits": {"regret": 0, "mean": 50, "p99": 0.1}})"), "mean: 50 is outside 0 to ");
+  expect_part(refused("{}", R"({"case0.logits": {"regret": 0, "mean": 0.01}})"), "p99: missing");
+  EXPECT_EQ(
+      refused(R"({"case0.final.mixed": {"l2": 0.001, "unequal": 0.01}})", R"({"case0.logits": {"regret": 0, "mean": 0.01, "p99": 0.1}})"),
+      "(nothing thrown)");
 }
 
 TEST_F(Tensors, ids_outside_the_vocabulary_are_damage) {

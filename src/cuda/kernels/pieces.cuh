@@ -22,8 +22,8 @@ __device__ __forceinline__ uint4 round_eight(const Eight& e) {
   return {two(e.x[0], e.x[1]), two(e.x[2], e.x[3]), two(e.x[4], e.x[5]), two(e.x[6], e.x[7])};
 }
 
-// x / y correctly rounded, as the compiler divides, but without its branch to the slow path for each number: |x| < 64 and 1 <= y < 2^100,
-// so that nothing on the way overflows or is flushed.
+// x / y correctly rounded, as the compiler divides, but without its branch to the slow path for each number: 2^-64 < |x| < 64 and
+// 1 <= y < 2^100, so that nothing on the way overflows, is flushed, or loses the sign of a zero.
 __device__ __forceinline__ float divide_in_range(float x, float y) {
   float r;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(y));
@@ -35,10 +35,10 @@ __device__ __forceinline__ float divide_in_range(float x, float y) {
 
 template <bool kSilu, int kCount>
 __device__ __forceinline__ void gates_of(float (&x)[kCount]) {
-  constexpr float kInRange = 64.0f;
+  constexpr float kInRange = 64.0f, kLeast = 0x1p-64f;  // what divides is 1 for the sigmoid, x for the silu
   bool in_range = true;
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) in_range = in_range && fabsf(x[i]) < kInRange;  // false for a NaN
+  for (int i = 0; i < kCount; ++i) in_range = in_range && fabsf(x[i]) < kInRange && (!kSilu || fabsf(x[i]) > kLeast);  // false for a NaN
   if (in_range) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) x[i] = divide_in_range(kSilu ? x[i] : 1.0f, 1.0f + expf(-x[i]));

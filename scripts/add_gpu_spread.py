@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Adds to golden.json how far the reference itself moves on a GPU when every stage starts from its CPU run's values (`forced_spread`).
+"""Adds to golden.json how far the reference itself moves on a GPU (`gpu_spread`), of which `tetrad verify --device cuda:N` allows twice.
 
-Each recorded stage is computed on the GPU and compared, then replaced by the recorded one, so that the next starts from the same place as on
-the CPU: what remains are the roundings of that stage alone. `tetrad verify --device cuda:N` allows twice that, per stage. Run by a developer
-on a machine with a GPU, with the versions that make_goldens.py asks for; on the CPU (--device cpu) every stage must come out equal.
+stages: each recorded stage is computed on the GPU and compared, then replaced by the recorded one, so that the next starts from the same
+place as on the CPU: what remains are the roundings of that stage alone.
+logits: the worst of the ways in which a GPU may compute the same rows: a sequence alone or as one of three equal ones, with and without
+matrix products that add up in bf16.
+Run by a developer on a machine with a GPU, with the versions that make_goldens.py asks for; on the CPU (--device cpu) every stage must come
+out equal.
 
-    add_forced_spread.py --out DIR tests/goldens/rand-small tests/goldens/variant-*      writes DIR/<name>/golden.json
+    add_gpu_spread.py --out DIR tests/goldens/rand-small tests/goldens/variant-*      writes DIR/<name>/golden.json
 """
 import argparse
 import json
@@ -17,9 +20,10 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-from make_goldens import load_model, text_model
+from make_goldens import FULL_ROWS, LAST_ROWS, load_model, text_model
 
 RUN = "bf16_cpu"
+LARGEST_L2, LARGEST_UNEQUAL = 0.05, 0.2  # of verify: where more differs, picks fell the other way, whose rows verify excuses by itself
 
 
 def compare(got, recorded):
@@ -122,14 +126,51 @@ class Forcing:
             handle.remove()
 
 
+def logit_measures(got, recorded):
+    """The measures of verify: what a pick costs at most in the recorded logits; mean and 99th percentile of the differences."""
+    got, recorded = got.cpu().double(), recorded.double()
+    regret = (recorded.max(-1).values - recorded.gather(-1, got.argmax(-1, keepdim=True))[..., 0]).max().item()
+    differences = (got - recorded).abs().flatten().sort().values
+    return {"regret": regret, "mean": differences.mean().item(), "p99": differences[int(0.99 * (differences.numel() - 1))].item()}
+
+
+@torch.no_grad()
+def logits_of(model, tokens, decode_ids, copies):
+    """Of the first of `copies` equal sequences: the rows that goldens hold of the prompt, and those of tokens fed one by one."""
+    device = next(model.parameters()).device
+    out = model(input_ids=torch.tensor([tokens] * copies, device=device), use_cache=True)
+    logits, cache, rows = out.logits[0].float(), out.past_key_values, []
+    for token in decode_ids:
+        out = model(input_ids=torch.tensor([[token]] * copies, device=device), past_key_values=cache, use_cache=True)
+        rows.append(out.logits[0, -1].float())
+    return {"logits": logits if len(tokens) <= FULL_ROWS else logits[-LAST_ROWS:], "decode_logits": torch.stack(rows)}
+
+
+def logit_spread(model, golden, at):
+    """Per kind, the largest of each measure over the ways."""
+    spread = {}
+    switch = torch.backends.cuda.matmul
+    usual = switch.allow_bf16_reduced_precision_reduction
+    for copies in (1, 3):
+        for reduced in (usual, not usual):
+            switch.allow_bf16_reduced_precision_reduction = reduced
+            for kind, got in logits_of(model, golden[at + "tokens"].tolist(), golden[at + "decode_ids"].tolist(), copies).items():
+                measures = logit_measures(got, golden[f"{at}{kind}.{RUN}"].float())
+                known = spread.setdefault(at + kind, measures)
+                spread[at + kind] = {name: max(known[name], value) for name, value in measures.items()}
+    switch.allow_bf16_reduced_precision_reduction = usual
+    return spread
+
+
 @torch.no_grad()
 def add(directory, out, device):
     golden = load_file(directory / "golden.safetensors")
     report = json.loads((directory / "golden.json").read_text())
     model = load_model(directory, torch.bfloat16).to(device)
-    spreads = {}
+    spreads, logits = {}, {}
     for case in range(len(report["cases"])):
         at = f"case{case}."
+        logits.update(logit_spread(model, golden, at))
         names = {n.removeprefix(at).removesuffix("." + RUN) for n in golden if n.startswith((at + "layer", at + "final")) and n.endswith("." + RUN)}
         if not names:
             continue
@@ -139,11 +180,16 @@ def add(directory, out, device):
         missing = names - forcing.seen - {n for n in names if re.search(r"\.(experts|selected)$", n)}
         if missing:
             raise RuntimeError(f"{directory}: stages that no hook met: {sorted(missing)}")
-        spreads.update({at + name: spread for name, spread in forcing.spreads.items()})
-    report["forced_spread"] = {"device": torch.cuda.get_device_name() if device != "cpu" else "cpu", "stages": spreads}
+        for name, spread in forcing.spreads.items():
+            if spread["l2"] <= LARGEST_L2 and spread["unequal"] <= LARGEST_UNEQUAL:
+                spreads[at + name] = spread
+            else:
+                print(f"{directory.name} {at}{name}: {spread} is left out, picks differ", file=sys.stderr)
+    report["gpu_spread"] = {"device": torch.cuda.get_device_name() if device != "cpu" else "cpu", "stages": spreads, "logits": logits}
     (out / directory.name).mkdir(parents=True, exist_ok=True)
     (out / directory.name / "golden.json").write_text(json.dumps(report, indent=1) + "\n")
     print(directory.name, f"{len(spreads)} stages differ", dict(sorted(spreads.items(), key=lambda s: -s[1]["l2"])[:5]))
+    print(directory.name, {kind: spread["mean"] for kind, spread in logits.items()})
     return len(spreads)
 
 
