@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <limits>
+#include <ostream>
 #include <random>
 
 #include "cuda/token_chooser.h"
