@@ -17,6 +17,7 @@
 #include "cli/synthetic_options.h"
 #include "cli/terminal.h"
 #include "cli/value_checks.h"
+#include "engine/sampler.h"
 #include "engine/stepper.h"
 #if defined(TETRAD_WITH_CUDA)
 #include "cuda/cuda_backend.h"
@@ -34,6 +35,8 @@ struct StepOptions {
   std::string device = "cuda:0";
   StepSize size;
   std::vector<std::string> more;  // further sizes, "BATCHxROWS@CONTEXT"
+  bool choose = false;            // the next tokens too, on the device
+  SamplingParams sampling;
 };
 
 #if defined(TETRAD_WITH_CUDA)
@@ -105,7 +108,18 @@ nlohmann::ordered_json stem_json(const cuda::StemTime& t, double copy_roof) {
   return stem;
 }
 
-nlohmann::ordered_json measure(Backend& backend, const StepSize& size, double copy_roof) {
+// The next token of every sequence, as the engine has it chosen.
+void choose_tokens(Stepper& stepper, std::span<const StepOutcome> outcomes, const Sampler& sampler, const SampleableIds& ids) {
+  std::vector<TokenChoice> choices;
+  for (const StepOutcome& outcome : outcomes) {
+    if (outcome.kept_row < 0) fail<InputError>("--choose: the backend keeps no logits of steps of this size");
+    choices.push_back(sampler.choice(static_cast<std::int64_t>(choices.size())));
+    choices.back().row = outcome.kept_row;
+  }
+  for (const ChosenToken& chosen : stepper.choose(ids, choices)) sampler.chosen(chosen, 0);
+}
+
+nlohmann::ordered_json measure(Backend& backend, const StepSize& size, double copy_roof, const StepOptions& options) {
   StatePool pool(backend);
   Stepper stepper(pool);
   std::vector<SequenceState> states;
@@ -115,6 +129,8 @@ nlohmann::ordered_json measure(Backend& backend, const StepSize& size, double co
     for (SequenceState& state : states) size.context > 0 ? state.restore(past) : state.clear();
   };
   rewind();
+  const SampleableIds sampleable = SampleableIds::all(backend.config().vocab_size);
+  const Sampler sampler(options.sampling, sampleable, {});
   std::mt19937 random(2);
   std::vector<int> ids(static_cast<std::size_t>(size.batch) * size.rows);
   const auto step = [&] {
@@ -122,11 +138,12 @@ nlohmann::ordered_json measure(Backend& backend, const StepSize& size, double co
     for (int& id : ids) id = static_cast<int>(random() % static_cast<unsigned>(backend.config().vocab_size));
     std::vector<StepRequest> requests;
     for (int b = 0; b < size.batch; ++b)
-      requests.push_back({&states[static_cast<std::size_t>(b)],
-                          std::span(ids).subspan(static_cast<std::size_t>(b) * size.rows, static_cast<std::size_t>(size.rows)),
-                          LogitsWanted::kLast});
+      requests.push_back({.state = &states[static_cast<std::size_t>(b)],
+                          .token_ids = std::span(ids).subspan(static_cast<std::size_t>(b) * size.rows, static_cast<std::size_t>(size.rows)),
+                          .choose = options.choose});
     const auto started = std::chrono::steady_clock::now();
     const auto outcomes = stepper.run(requests);
+    if (options.choose) choose_tokens(stepper, outcomes, sampler, sampleable);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
     for (const StepOutcome& outcome : outcomes)
       if (outcome.fault) fail<NumericError>("{} of layer {} went non-finite", outcome.fault->what, outcome.fault->layer);
@@ -146,6 +163,7 @@ nlohmann::ordered_json measure(Backend& backend, const StepSize& size, double co
       {"batch", size.batch},
       {"rows", size.rows},
       {"context", size.context},
+      {"logits", options.choose ? "chosen from on the device" : "copied to the host"},
       {"milliseconds", s * 1e3},
       {"milliseconds_range", fmt::format("{:.4g} to {:.4g} over {} steps", *fastest * 1e3, *slowest * 1e3, size.repeat)},
       {"tokens_per_s", tokens / s}};
@@ -186,7 +204,7 @@ void bench_step(const StepOptions& options) {
   const double copy_roof = cuda::measure_copy_gb_per_s(*backend);
   result["copy_roof_gb_per_s"] = copy_roof;
   result["quoted_matrix_tflops"] = kQuotedMatrixTflops;
-  for (const StepSize& size : sizes) result["steps"].push_back(measure(*backend, size, copy_roof));
+  for (const StepSize& size : sizes) result["steps"].push_back(measure(*backend, size, copy_roof, options));
   fmt::print("{}\n", result.dump(1));
 }
 
@@ -215,6 +233,12 @@ void add_bench_step(CLI::App& app) {
       ->capture_default_str()
       ->check(number_in(1, 1000));
   command->add_option("--and", options->more, "Further sizes with the same weights, BATCHxROWS@CONTEXT");
+  command->add_flag("--choose", options->choose, "Choose the next tokens on the device, instead of copying the logits to the host");
+  command->add_option("--temperature", options->sampling.temperature, "Of --choose; 0 takes the most probable token")
+      ->capture_default_str();
+  command->add_option("--top-k", options->sampling.top_k, "Of --choose; 0: off")->capture_default_str();
+  command->add_option("--top-p", options->sampling.top_p, "Of --choose; 1: off")->capture_default_str();
+  command->add_option("--min-p", options->sampling.min_p, "Of --choose; 0: off")->capture_default_str();
   command->callback([options] { bench_step(*options); });
 }
 

@@ -1,22 +1,23 @@
 #include "cuda/cuda_backend.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
-#include <map>
+#include <optional>
 
 #include "base/error.h"
 #include "cuda/forward.h"
 #include "cuda/kernels/gdn.h"
-#include "cuda/runtime/graph.h"
 #include "cuda/step_description.h"
+#include "cuda/step_faults.h"
+#include "cuda/step_graphs.h"
+#include "cuda/token_chooser.h"
 #include "model/check_batch.h"
+#include "model/check_choices.h"
 
 namespace tetrad::cuda {
 namespace {
 
 constexpr int kReplayedRows = 64;
-constexpr std::size_t kMostGraphs = 256;  // some hundreds of launches each
 
 void check_geometry(const Config& c) {
   const auto multiple_of_8 = [](int value, std::string_view what) {
@@ -62,6 +63,10 @@ class CudaBackend final : public Backend {
                   {"state", "slots (recurrent state)", slots_.bytes()},
                   {"state", "pages (K, V, block keys)", pages_.bytes()},
                   {"workspace", "activations of one step", workspace_.bytes()}};
+    if (config_.vocab_size <= kSampleMostIds) {
+      chooser_.emplace(config_.vocab_size, kReplayedRows, sample_plan(config_.vocab_size, stream_));
+      plan_.rows.push_back({"workspace", "choices of tokens", chooser_->bytes()});
+    }
     for (const auto& table : model_.tables) plan_.rows.push_back({"weights", "n-gram table", table.bytes()});
     for (const auto& table : model_.host_tables) plan_.rows.push_back({"host", "n-gram table, pinned", table.bytes()});
   }
@@ -77,6 +82,7 @@ class CudaBackend final : public Backend {
   StepResult step(const StepBatch& batch, std::span<float> logits) override {
     use_device();
     check_batch(batch, logits.size(), *this, [this](int slot) { return lengths_[static_cast<std::size_t>(slot)]; });
+    rows_left_ = logits.empty() ? static_cast<int>(batch.logit_rows.size()) : 0;
     StepResult result;
     if (batch.token_ids.empty()) return result;
     const int* logit_rows = nullptr;
@@ -89,11 +95,12 @@ class CudaBackend final : public Backend {
     int most_blocks = 0;
     for (const SequenceRows& s : batch.sequences)
       most_blocks = std::max(most_blocks, (s.start + s.num_rows) / std::max(config_.compress_ratio, 1));
-    if (can_replay(batch)) {
+    if (can_replay(batch, logits.size())) {
       most_blocks = replayed_blocks(most_blocks);
       const std::span<float> staged(host_logits_.data(), logits.size());
       const StepContext context{config_, batch, layout_, rows, logit_rows, most_blocks, workspace_, stream_, prefetch_};
-      replay({rows.T, static_cast<int>(batch.logit_rows.size()), most_blocks}, [&] { enqueue(context, staged); });
+      graphs_.replay({rows.T, static_cast<int>(batch.logit_rows.size()), most_blocks, !logits.empty()}, stream_,
+                     [&] { enqueue(context, staged); });
       stream_.synchronize();
       if (logits.data() != staged.data()) std::copy(staged.begin(), staged.end(), logits.begin());
     } else {
@@ -104,12 +111,27 @@ class CudaBackend final : public Backend {
       for (const StateSave& save : s.saves) lengths_[static_cast<std::size_t>(save.slot)] = s.start + save.row + 1;
       lengths_[static_cast<std::size_t>(s.slot)] = s.start + s.num_rows;
     }
-    report_faults(batch, result);
+    report_faults(batch, host_faults_.data(), result);
     return result;
   }
 
   std::span<float> logit_memory(std::size_t count) override {
     return count <= host_logits_.size() ? std::span(host_logits_.data(), count) : std::span<float>();
+  }
+
+  int kept_logit_rows() const override { return chooser_ ? workspace_.logit_rows : 0; }
+  void choose(const ChoiceBatch& batch, std::span<ChosenToken> chosen) override {
+    use_device();
+    check_choices(batch, chosen.size(), rows_left_, config_.vocab_size);
+    chooser_->choose(workspace_.wide_logits, rows_left_, batch, chosen, stream_);
+  }
+  void read_logits(int first_row, std::span<float> logits) override {
+    use_device();
+    const auto vocab = static_cast<std::size_t>(config_.vocab_size), first = static_cast<std::size_t>(first_row) * vocab;
+    TETRAD_CHECK(first_row >= 0 && first + logits.size() <= static_cast<std::size_t>(rows_left_) * vocab,
+                 "{} logits from row {} of {} that the step left", logits.size(), first_row, rows_left_);
+    stream_.copy(logits.data(), workspace_.wide_logits + first, logits.size_bytes());
+    stream_.synchronize();
   }
 
   void clear_slot(int index) override {
@@ -162,13 +184,11 @@ class CudaBackend final : public Backend {
     stream_.copy(host_faults_.data(), workspace_.faults, static_cast<std::size_t>(context.T()) * sizeof(int));
   }
 
-  // Decode steps, one row of each sequence, are recorded once for each number of rows and replayed: what varies they read from arrays
-  // at fixed addresses. A sink wants to look between launches, a profiler to time them.
-  bool can_replay(const StepBatch& batch) const {
+  // A sink wants to look between launches, a profiler to time them.
+  bool can_replay(const StepBatch& batch, std::size_t num_logits) const {
     const bool decode = std::all_of(batch.sequences.begin(), batch.sequences.end(), [](const SequenceRows& s) { return s.num_rows == 1; });
     return replays_ && decode && batch.taps == nullptr && stream_.profiler() == nullptr &&
-           batch.token_ids.size() <= static_cast<std::size_t>(kReplayedRows) &&
-           batch.logit_rows.size() * static_cast<std::size_t>(config_.vocab_size) <= host_logits_.size();
+           batch.token_ids.size() <= static_cast<std::size_t>(kReplayedRows) && num_logits <= host_logits_.size();
   }
 
   // Scores are launched for as many blocks as the longest row sees; a recording is for the next power of two of them.
@@ -176,16 +196,6 @@ class CudaBackend final : public Backend {
     int blocks = std::max(config_.block_topk(), 1);
     while (blocks < most_blocks) blocks *= 2;
     return most_blocks <= config_.block_topk() ? config_.block_topk() : blocks;
-  }
-
-  template <class Body>
-  void replay(const std::array<int, 3>& key, Body body) {
-    auto found = graphs_.find(key);
-    if (found == graphs_.end()) {
-      if (graphs_.size() >= kMostGraphs) graphs_.clear();
-      found = graphs_.emplace(key, Graph(stream_, body)).first;
-    }
-    found->second.launch(stream_);
   }
 
   static void check_size(std::size_t given, std::size_t size) { TETRAD_CHECK(given == size, "{} bytes where {} are", given, size); }
@@ -207,22 +217,6 @@ class CudaBackend final : public Backend {
     stream_.synchronize();
   }
 
-  // The first fault of a sequence names the cause: the earliest layer, then the earliest row.
-  void report_faults(const StepBatch& batch, StepResult& result) const {
-    for (std::size_t b = 0; b < batch.sequences.size(); ++b) {
-      const SequenceRows& s = batch.sequences[b];
-      int first = 0, row = 0;
-      for (int t = s.first_row; t < s.first_row + s.num_rows; ++t) {
-        const int fault = host_faults_.data()[t];
-        if (fault != 0 && (first == 0 || fault < first)) first = fault, row = t;
-      }
-      if (first == 0) continue;
-      const auto kind = static_cast<FaultKind>(first & 3);
-      const char* what = kind == FaultKind::kRouterLogits ? "router logits" : kind == FaultKind::kIndexScores ? "index scores" : "logits";
-      result.faults.push_back({static_cast<int>(b), row, kind == FaultKind::kLogits ? -1 : first >> 2, what});
-    }
-  }
-
   int device_;
   std::string name_;
   Config config_;
@@ -238,7 +232,9 @@ class CudaBackend final : public Backend {
   StepDescription description_;
   PinnedBuffer<int> host_faults_;
   PinnedBuffer<float> host_logits_;
-  std::map<std::array<int, 3>, Graph> graphs_;  // rows, rows of logits, blocks scored
+  StepGraphs graphs_;
+  std::optional<TokenChooser> chooser_;
+  int rows_left_ = 0;  // of logits, on the device, by the last step
   bool replays_ = true;
   MemoryPlan plan_;
 };

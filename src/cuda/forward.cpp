@@ -313,16 +313,18 @@ void ple_layer(const DevicePle& w, int layer, const StepContext& step) {
   ple_add(s, ws.ple_out, ws.streams, T, step.stream);
 }
 
-// In pieces, so that no step needs room for the logits of all its rows.
+// In pieces, so that no step needs room for the logits of all its rows. Without memory on the host they stay, in one piece.
 void logits_of_rows(const DeviceModel& model, const StepContext& step, std::span<float> logits) {
   const Config& c = step.config;
   Workspace& ws = step.ws;
   const int count = static_cast<int>(step.batch.logit_rows.size());
+  TETRAD_CHECK(!logits.empty() || count <= ws.logit_rows, "{} rows of logits are to stay, there is room for {}", count, ws.logit_rows);
   for (int first = 0; first < count; first += ws.logit_rows) {
     const int some = std::min(ws.logit_rows, count - first);
     take_rows(ws.x, c.hidden_size, step.logit_rows + first, some, ws.wanted, step.rows, step.stream);
     linear(model.lm_head, {.T = some, .x = ws.wanted, .ldx = c.hidden_size, .y = ws.logits, .ldy = c.vocab_size}, step.stream);
     widen_logits(ws.logits, c.vocab_size, step.logit_rows + first, some, c.num_layers, ws.wide_logits, step.rows, step.stream);
+    if (logits.empty()) continue;
     const std::size_t V = static_cast<std::size_t>(c.vocab_size);
     step.stream.copy(logits.data() + static_cast<std::size_t>(first) * V, ws.wide_logits,
                      static_cast<std::size_t>(some) * V * sizeof(float));

@@ -7,7 +7,8 @@
 
 namespace tetrad::cuda {
 
-// logits: [batch.logit_rows.size(), V] in host memory; complete once the stream has been waited for.
+// logits: [batch.logit_rows.size(), V] in host memory, complete once the stream has been waited for; or empty, and they stay in
+// Workspace::wide_logits, of whose rows they are no more.
 void forward(const DeviceModel& model, const StepContext& step, std::span<float> logits);
 
 }  // namespace tetrad::cuda

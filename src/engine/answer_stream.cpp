@@ -23,11 +23,10 @@ AnswerStream::AnswerStream(const GenerationRequest& request, const Tokenizer* to
     fail<InputError>("stop strings need the text of the answer: the model has no tokenizer");
 }
 
-SampledToken AnswerStream::choose(std::span<const float> logits) {
-  const ConstraintSet::Allowed allowed = constraints_.next();
-  if (allowed.forced) return sampler_.force(logits, position_, *allowed.forced);
+template <class Choose>
+SampledToken AnswerStream::explained(Choose choose) const {
   try {
-    return sampler_.sample(logits, position_, allowed.mask);
+    return choose();
   } catch (const ConstraintError& error) {
     fail<ConstraintError>("{}: the constraints of the answer ({}) exclude one another, or all that they leave", error.what(),
                           constraints_.names());
@@ -35,8 +34,25 @@ SampledToken AnswerStream::choose(std::span<const float> logits) {
 }
 
 AnswerToken AnswerStream::take(std::span<const float> logits) {
+  const ConstraintSet::Allowed allowed = constraints_.next();
+  if (allowed.forced) return append(sampler_.force(logits, position_, *allowed.forced));
+  return append(explained([&] { return sampler_.sample(logits, position_, allowed.mask); }));
+}
+
+TokenChoice AnswerStream::choice() {
+  const ConstraintSet::Allowed allowed = constraints_.next();
+  TokenChoice choice = sampler_.choice(position_, allowed.mask);
+  if (allowed.forced) choice.forced = *allowed.forced;
+  return choice;
+}
+
+AnswerToken AnswerStream::take(const ChosenToken& chosen) {
+  return append(explained([&] { return sampler_.chosen(chosen, position_); }));
+}
+
+AnswerToken AnswerStream::append(SampledToken sampled) {
   AnswerToken token;
-  token.sampled = choose(logits);
+  token.sampled = std::move(sampled);
   const int id = token.sampled.id;
   sampler_.accept(id);
   constraints_.accept(id);

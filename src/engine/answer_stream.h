@@ -31,6 +31,12 @@ class AnswerStream {
   // and ConstraintError where the request's constraints leave no token.
   AnswerToken take(std::span<const float> logits);
 
+  // The same where the row stays with a backend that chooses from it: what it is asked, with the row left open, valid until the next
+  // call; then what it answers. Each choice() is followed by its take(), which throws as the one above.
+  TokenChoice choice();
+  AnswerToken take(const ChosenToken& chosen);
+  bool needs_row() const { return sampler_.needs_row(); }  // only the take() of logits will do
+
   // No more rows come: the text that was held back.
   std::string flush();
 
@@ -38,7 +44,9 @@ class AnswerStream {
   int num_tokens() const { return num_tokens_; }  // of the answer so far
 
  private:
-  SampledToken choose(std::span<const float> logits);
+  template <class Choose>
+  SampledToken explained(Choose choose) const;
+  AnswerToken append(SampledToken sampled);
 
   std::vector<int> stop_ids_;
   bool skip_special_;

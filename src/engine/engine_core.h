@@ -3,6 +3,7 @@
 // EngineLoop runs it; a test may drive it by hand. Not thread-safe but for check() and check_load().
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -68,6 +69,9 @@ class EngineCore : private Capacity {
     std::optional<FinishReason> finish;
     std::vector<int> snapshot_points;
     Clock::time_point last_token;
+    // Of the present step, where its row of logits stays with the backend: what that chose, or why it was not asked.
+    std::optional<ChosenToken> chosen;
+    std::exception_ptr not_chosen;
   };
   struct Active {
     std::uint64_t id = 0;
@@ -108,6 +112,8 @@ class EngineCore : private Capacity {
   StepRequest step_request(const Row& row);
   bool score_prompt(Active& active, const Row& row, std::span<const float> logits);
   std::vector<StateSave> snapshots_within(const Active& active, const Choice& choice, int num_rows);
+  bool answers(const Row& row, const StepOutcome& outcome);
+  void choose_tokens(std::span<const Row> rows, std::span<const StepOutcome> outcomes);
   void finish_row(Row& row, const StepOutcome& outcome);
   void give_back(Row& row);
   void finish_prompt(Active& active);

@@ -110,7 +110,11 @@ StepRequest EngineCore::step_request(const Row& row) {
   const Active& active = requests_.at(row.id.request);
   LogitsWanted logits = length + num_rows == choice.ids.size() ? LogitsWanted::kLast : LogitsWanted::kNone;
   if (active.scores(row.id) && static_cast<std::size_t>(active.scorer->scored_rows()) < length + num_rows) logits = LogitsWanted::kAll;
-  return {.state = &*choice.state, .token_ids = std::span(choice.ids).subspan(length, num_rows), .logits = logits, .saves = row.saves};
+  return {.state = &*choice.state,
+          .token_ids = std::span(choice.ids).subspan(length, num_rows),
+          .logits = logits,
+          .saves = row.saves,
+          .choose = logits == LogitsWanted::kLast && !choice.answer->needs_row()};
 }
 
 // If the step fails as a whole, its rows are run one by one, so that only the requests to blame fail.
@@ -140,7 +144,46 @@ void EngineCore::run(std::vector<Row>& rows) {
   for (const Row& row : rows) total += row.num_rows;
   stats_.rows += static_cast<std::uint64_t>(total);
   stats_.step_rows.observe(total);
+  choose_tokens(rows, outcomes);
   for (std::size_t i = 0; i < rows.size(); ++i) finish_row(rows[i], outcomes[i]);
+}
+
+// Whether the step has computed all of the sequence's tokens, and its logits stayed with the backend: a token is chosen there.
+bool EngineCore::answers(const Row& row, const StepOutcome& outcome) {
+  const Active* active = find_request(row.id.request);
+  return active != nullptr && !outcome.fault && outcome.kept_row >= 0 && !active->request.generation.prompt_only;
+}
+
+// One call for the whole step. Every choice of a request takes its first token from the one row. What goes wrong with one of them is kept
+// for take_token(), which fails its request alone.
+void EngineCore::choose_tokens(std::span<const Row> rows, std::span<const StepOutcome> outcomes) {
+  std::vector<TokenChoice> asked;
+  std::vector<Choice*> asking;
+  const auto ask = [&](Choice& choice, int row) {
+    choice.chosen.reset();
+    choice.not_chosen = nullptr;
+    try {
+      asked.push_back(choice.answer->choice());
+      asked.back().row = row;
+      asking.push_back(&choice);
+    } catch (...) {
+      choice.not_chosen = std::current_exception();
+    }
+  };
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (!answers(rows[i], outcomes[i])) continue;
+    Choice& choice = *find_choice(rows[i].id);
+    if (choice.answer->num_tokens() > 0)
+      ask(choice, outcomes[i].kept_row);
+    else
+      for (Choice& each : find_request(rows[i].id.request)->choices) ask(each, outcomes[i].kept_row);
+  }
+  try {
+    const std::vector<ChosenToken> chosen = stepper_.choose(sampleable_, asked);
+    for (std::size_t i = 0; i < asking.size(); ++i) asking[i]->chosen = chosen[i];
+  } catch (...) {
+    for (Choice* choice : asking) choice->not_chosen = std::current_exception();
+  }
 }
 
 void EngineCore::finish_row(Row& row, const StepOutcome& outcome) {
@@ -165,7 +208,7 @@ void EngineCore::finish_row(Row& row, const StepOutcome& outcome) {
     cache_.insert_saved(active->request.cache_salt, std::span(choice.ids).first(static_cast<std::size_t>(start + save.row + 1)), save.slot,
                         choice.state->pages());
   if (choice.state->length() < static_cast<int>(choice.ids.size())) return;
-  const auto logits = outcome.logits.last(static_cast<std::size_t>(sampleable_.vocab_size));
+  const auto logits = outcome.logits.empty() ? outcome.logits : outcome.logits.last(static_cast<std::size_t>(sampleable_.vocab_size));
   if (active->request.generation.prompt_only)
     finish_prompt(*active);
   else if (choice.answer->num_tokens() == 0)
@@ -236,7 +279,8 @@ void EngineCore::answer_prompt(Active& active, std::span<const float> logits) {
 bool EngineCore::take_token(Active& active, Choice& choice, std::span<const float> logits) {
   AnswerToken token;
   try {
-    token = choice.answer->take(logits);
+    if (choice.not_chosen) std::rethrow_exception(std::exchange(choice.not_chosen, nullptr));
+    token = logits.empty() ? choice.answer->take(choice.chosen.value()) : choice.answer->take(logits);
   } catch (const std::exception& error) {
     fail_request(active, kind_of(error), error.what());
     return false;

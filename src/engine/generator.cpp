@@ -26,8 +26,8 @@ Generator::Generator(StatePool& pool, const Tokenizer& tokenizer)
 Generator::Generator(StatePool& pool)
     : pool_(&pool), tokenizer_(nullptr), stepper_(pool), sampleable_(SampleableIds::all(pool.backend().config().vocab_size)) {}
 
-StepOutcome Generator::step(SequenceState& state, std::span<const int> ids, LogitsWanted logits) {
-  const StepRequest request{&state, ids, logits};
+StepOutcome Generator::step(SequenceState& state, std::span<const int> ids, LogitsWanted logits, bool choose) {
+  const StepRequest request{.state = &state, .token_ids = ids, .logits = logits, .choose = choose};
   StepOutcome outcome = stepper_.run({&request, 1}).front();
   if (outcome.fault) {
     state.clear();
@@ -37,13 +37,13 @@ StepOutcome Generator::step(SequenceState& state, std::span<const int> ids, Logi
 }
 
 std::optional<StepOutcome> Generator::prefill_chunks(SequenceState& state, std::span<const int> ids, LogitsWanted logits,
-                                                     const IsCancelled& is_cancelled) {
+                                                     const IsCancelled& is_cancelled, bool choose) {
   const auto chunk = static_cast<std::size_t>(pool_->backend().max_rows());
   StepOutcome outcome;
   while (!ids.empty()) {
     if (is_cancelled && is_cancelled()) return std::nullopt;
     const std::size_t rows = std::min(chunk, ids.size());
-    outcome = step(state, ids.first(rows), rows == ids.size() ? logits : LogitsWanted::kNone);
+    outcome = step(state, ids.first(rows), rows == ids.size() ? logits : LogitsWanted::kNone, choose);
     ids = ids.subspan(rows);
   }
   return outcome;
@@ -77,6 +77,13 @@ std::optional<StepOutcome> Generator::score_prompt(SequenceState& state, const G
   return outcome;
 }
 
+AnswerToken Generator::next_token(AnswerStream& answer, const StepOutcome& outcome) {
+  if (outcome.kept_row < 0) return answer.take(outcome.logits);
+  TokenChoice choice = answer.choice();
+  choice.row = outcome.kept_row;
+  return answer.take(stepper_.choose(sampleable_, {&choice, 1}).front());
+}
+
 bool Generator::prefill(SequenceState& state, std::span<const int> ids, const IsCancelled& is_cancelled) {
   return prefill_chunks(state, ids, LogitsWanted::kNone, is_cancelled).has_value();
 }
@@ -101,8 +108,9 @@ GenerationResult Generator::generate(SequenceState& state, const GenerationReque
   };
   const auto unknown = std::span(request.prompt_ids).subspan(static_cast<std::size_t>(state.length()));
   const LogitsWanted wanted = request.prompt_only ? LogitsWanted::kNone : LogitsWanted::kLast;
-  std::optional<StepOutcome> outcome = request.prompt_logprobs >= 0 ? score_prompt(state, request, is_cancelled, result.prompt_scores)
-                                                                    : prefill_chunks(state, unknown, wanted, is_cancelled);
+  std::optional<StepOutcome> outcome = request.prompt_logprobs >= 0
+                                           ? score_prompt(state, request, is_cancelled, result.prompt_scores)
+                                           : prefill_chunks(state, unknown, wanted, is_cancelled, !answer.needs_row());
   timings.prefill_seconds = since_call.seconds();
   if (!outcome) return cancel();
   if (request.prompt_only) {
@@ -114,7 +122,7 @@ GenerationResult Generator::generate(SequenceState& state, const GenerationReque
   for (;;) {
     AnswerToken token;
     try {
-      token = answer.take(outcome->logits);
+      token = next_token(answer, *outcome);
     } catch (const NumericError&) {
       state.clear();
       throw;
@@ -133,7 +141,7 @@ GenerationResult Generator::generate(SequenceState& state, const GenerationReque
       return result;
     }
     if (!go_on || (is_cancelled && is_cancelled())) return cancel();
-    outcome = step(state, {&id, 1}, LogitsWanted::kLast);
+    outcome = step(state, {&id, 1}, LogitsWanted::kLast, !answer.needs_row());
     ++timings.decode_steps;
     timings.decode_seconds = since_first.seconds();
   }

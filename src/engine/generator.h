@@ -58,9 +58,10 @@ class Generator {
   bool prefill(SequenceState& state, std::span<const int> ids, const IsCancelled& is_cancelled = {});
 
  private:
-  StepOutcome step(SequenceState& state, std::span<const int> ids, LogitsWanted logits);
+  StepOutcome step(SequenceState& state, std::span<const int> ids, LogitsWanted logits, bool choose = false);
+  AnswerToken next_token(AnswerStream& answer, const StepOutcome& outcome);
   std::optional<StepOutcome> prefill_chunks(SequenceState& state, std::span<const int> ids, LogitsWanted logits,
-                                            const IsCancelled& is_cancelled);
+                                            const IsCancelled& is_cancelled, bool choose = false);
   std::optional<StepOutcome> score_prompt(SequenceState& state, const GenerationRequest& request, const IsCancelled& is_cancelled,
                                           std::vector<SampledToken>& scores);
 

@@ -20,12 +20,11 @@ inline std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> coun
   return counter;
 }
 
-// Uniform in [0, 1), 53 random bits. `stream` separates independent uses at one position.
-inline double philox_uniform(std::uint64_t seed, std::uint64_t position, std::uint32_t stream = 0) {
+// 64 random bits. `stream` separates independent uses at one position.
+inline std::uint64_t philox_bits(std::uint64_t seed, std::uint64_t position, std::uint32_t stream = 0) {
   const auto words = philox4x32({static_cast<std::uint32_t>(position), static_cast<std::uint32_t>(position >> 32), stream, 0},
                                 {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
-  const std::uint64_t bits = (static_cast<std::uint64_t>(words[0]) << 32) | words[1];
-  return static_cast<double>(bits >> 11) * 0x1p-53;
+  return (static_cast<std::uint64_t>(words[0]) << 32) | words[1];
 }
 
 }  // namespace tetrad

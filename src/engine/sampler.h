@@ -12,7 +12,8 @@
 // answer.
 //
 // Ties: higher score first, then lower id; greedy takes the first. A row is drawn by the inverse of its cumulative distribution in order of
-// id, with one Philox number keyed by the seed and the position of the token, so a draw does not depend on what shares the batch.
+// id, with 64 Philox bits keyed by the seed and the position of the token, so a draw does not depend on what shares the batch. Weights are
+// integers (model/token_choice.h): whoever draws, this or a backend that keeps the row on its device, draws the same id.
 // Ids without a token (padding rows of the vocabulary, holes) are never chosen, whatever their logits and biases.
 // Logprobs are of the raw row (logprobs.h).
 #include <cstdint>
@@ -21,9 +22,9 @@
 #include <vector>
 
 #include "engine/logprobs.h"
+#include "engine/row_chooser.h"
 #include "engine/sampling_params.h"
 #include "engine/token_mask.h"
-#include "engine/token_selection.h"
 
 namespace tetrad {
 
@@ -40,26 +41,29 @@ class Sampler {
   SampledToken force(std::span<const float> logits, std::int64_t position, int id);
   void accept(int id);
 
+  // The two in halves, for whoever holds the row: what sample() chooses from, valid until accept() and as long as the mask; and what it
+  // returns or throws of the answer. Log probabilities need the row itself (needs_row).
+  TokenChoice choice(std::int64_t position, const TokenMask* allowed = nullptr) const;
+  SampledToken chosen(const ChosenToken& token, std::int64_t position) const;
+  bool needs_row() const { return params_.logprobs.has_value(); }
+
  private:
   struct TokenUse {
-    bool in_prompt = false;
+    std::size_t adjustment = 0;  // its index
     int in_answer = 0;
   };
 
+  TokenAdjustment& adjustment_of(int id);
   bool tracks_use() const;
-  void adjust(std::span<float> scores) const;
-  int choose(std::span<const float> scores, std::int64_t position, bool restricted);
-  void gather_allowed(std::span<const float> logits, const TokenMask& allowed);
-  void fill_scores(std::span<const float> logits, const TokenMask* allowed);
   void report(std::span<const float> logits, SampledToken& sampled);
 
   SamplingParams params_;
   SampleableIds ids_;
+  TokenChoice choice_;  // but for what differs from token to token
+  std::vector<TokenAdjustment> adjustments_;
   std::unordered_map<int, TokenUse> use_;
-  std::vector<float> scores_, weights_;  // [V], reused from token to token
-  std::vector<float> best_scores_;
-  std::vector<int> few_ids_;  // ids of scores_ where few are allowed
-  std::vector<ScoredToken> best_;
+  RowChooser chooser_;
+  std::vector<float> candidates_;  // [V]
   LogprobReport report_;
 };
 

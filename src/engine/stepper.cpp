@@ -37,13 +37,44 @@ StepResult Stepper::step(std::span<const StepRequest> requests, TapSink* taps) {
                          .saves = request.saves});
     for (int r = rows - rows_wanted(request); r < rows; ++r) logit_rows.push_back(first + r);
   }
-  const std::size_t count = logit_rows.size() * static_cast<std::size_t>(backend.config().vocab_size);
-  logits_ = backend.logit_memory(count);
-  if (logits_.size() != count) {
-    own_logits_.resize(count);
-    logits_ = own_logits_;
+  const StepBatch batch{.token_ids = ids, .sequences = sequences, .logit_rows = logit_rows, .taps = taps};
+  kept_ = static_cast<int>(logit_rows.size()) <= backend.kept_logit_rows() &&
+          std::any_of(requests.begin(), requests.end(), [](const StepRequest& request) { return request.choose; });
+  if (!kept_) {
+    logits_ = host_memory(logit_rows.size());
+    return backend.step(batch, logits_);
   }
-  return backend.step({.token_ids = ids, .sequences = sequences, .logit_rows = logit_rows, .taps = taps}, logits_);
+  StepResult result = backend.step(batch, {});
+  std::size_t host_rows = 0;
+  for (const StepRequest& request : requests) host_rows += request.choose ? 0 : static_cast<std::size_t>(rows_wanted(request));
+  logits_ = host_memory(host_rows);
+  const auto vocab = static_cast<std::size_t>(backend.config().vocab_size);
+  int row = 0;
+  std::size_t read = 0;
+  for (const StepRequest& request : requests) {
+    const auto rows = static_cast<std::size_t>(rows_wanted(request));
+    if (!request.choose && rows > 0) {
+      backend.read_logits(row, logits_.subspan(read, rows * vocab));
+      read += rows * vocab;
+    }
+    row += static_cast<int>(rows);
+  }
+  return result;
+}
+
+std::span<float> Stepper::host_memory(std::size_t rows) {
+  Backend& backend = pool_->backend();
+  const std::size_t count = rows * static_cast<std::size_t>(backend.config().vocab_size);
+  std::span<float> memory = backend.logit_memory(count);
+  if (memory.size() == count) return memory;
+  own_logits_.resize(count);
+  return own_logits_;
+}
+
+std::vector<ChosenToken> Stepper::choose(const SampleableIds& ids, std::span<const TokenChoice> choices) {
+  std::vector<ChosenToken> chosen(choices.size());
+  if (!choices.empty()) pool_->backend().choose({.limit = ids.limit, .holes = ids.holes, .choices = choices}, chosen);
+  return chosen;
 }
 
 std::vector<StepOutcome> Stepper::run(std::span<const StepRequest> requests, TapSink* taps) {
@@ -59,10 +90,17 @@ std::vector<StepOutcome> Stepper::run(std::span<const StepRequest> requests, Tap
   const auto vocab = static_cast<std::size_t>(pool_->backend().config().vocab_size);
   std::vector<StepOutcome> outcomes(requests.size());
   std::size_t offset = 0;
+  int row = 0;
   for (std::size_t i = 0; i < requests.size(); ++i) {
-    const std::size_t count = static_cast<std::size_t>(rows_wanted(requests[i])) * vocab;
-    outcomes[i].logits = std::span<const float>(logits_).subspan(offset, count);
-    offset += count;
+    const int rows = rows_wanted(requests[i]);
+    row += rows;
+    if (kept_ && requests[i].choose) {
+      outcomes[i].kept_row = rows > 0 ? row - 1 : -1;
+    } else {
+      const std::size_t count = static_cast<std::size_t>(rows) * vocab;
+      outcomes[i].logits = std::span<const float>(logits_).subspan(offset, count);
+      offset += count;
+    }
     requests[i].state->advance(static_cast<int>(requests[i].token_ids.size()));
   }
   for (SequenceFault& fault : result.faults) {

@@ -1,11 +1,26 @@
 #pragma once
 // A set of token ids, one bit each: id i is bit i % 32 of word i / 32. Bits past the vocabulary are clear.
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 namespace tetrad {
+
+// Ids in a mask. Sums of bits in fields of growing width: the compiler makes vectors of it, which it does not of a popcount for the oldest
+// x86-64.
+inline std::size_t count_ids(std::span<const std::uint32_t> words) {
+  std::uint32_t total = 0;
+  for (std::uint32_t bits : words) {
+    bits -= (bits >> 1) & 0x55555555u;
+    bits = (bits & 0x33333333u) + ((bits >> 2) & 0x33333333u);
+    bits = (bits + (bits >> 4)) & 0x0f0f0f0fu;
+    bits += bits >> 8;
+    total += (bits + (bits >> 16)) & 0x3fu;
+  }
+  return total;
+}
 
 class TokenMask {
  public:
@@ -31,18 +46,7 @@ class TokenMask {
   void intersect(const TokenMask& other) {  // of the same vocabulary
     for (std::size_t i = 0; i < words_.size(); ++i) words_[i] &= other.words_[i];
   }
-  // Sums of bits in fields of growing width: the compiler makes vectors of it, which it does not of a popcount for the oldest x86-64.
-  int count() const {
-    std::uint32_t total = 0;
-    for (std::uint32_t bits : words_) {
-      bits -= (bits >> 1) & 0x55555555u;
-      bits = (bits & 0x33333333u) + ((bits >> 2) & 0x33333333u);
-      bits = (bits + (bits >> 4)) & 0x0f0f0f0fu;
-      bits += bits >> 8;
-      total += (bits + (bits >> 16)) & 0x3fu;
-    }
-    return static_cast<int>(total);
-  }
+  int count() const { return static_cast<int>(count_ids(words_)); }
 
  private:
   static std::size_t word_of(int id) { return static_cast<std::size_t>(id) / 32; }

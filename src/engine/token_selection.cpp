@@ -12,8 +12,9 @@ namespace tetrad {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr std::size_t kLanes = 16;    // independent partial results, so that a pass is bound by memory and not by latency
-constexpr std::size_t kBlock = 1024;  // elements between two looks at the partial results; a multiple of kLanes
+constexpr std::size_t kLanes = 16;        // independent partial results, so that a pass is bound by memory and not by latency
+constexpr float kLeastWeight = 0x1p-40f;  // smaller ones are 0 as integers
+constexpr std::size_t kBlock = 1024;      // elements between two looks at the partial results; a multiple of kLanes
 
 float block_max(const float* scores, std::size_t count) {
   std::array<float, kLanes> lanes;
@@ -36,24 +37,23 @@ double block_sum(const float* weights, std::size_t count) {
   return sum;
 }
 
-// exp(x) for x <= 0: 2^n * e^r with |r| <= ln(2)/2, e^r by its Taylor polynomial of degree 7 (remainder below 5e-9).
-inline float exp_nonpositive(float x) {
-  constexpr float kLowest = -87.0f;  // 2^n stays a normal number
-  constexpr float kLog2E = 1.44269504f, kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
-  constexpr float kRoundShift = 12582912.0f;  // 1.5 * 2^23: adding and subtracting it rounds to an integer
-  const float clamped = x > kLowest ? x : kLowest;
-  const float n = (clamped * kLog2E + kRoundShift) - kRoundShift;
-  const float r = (clamped - n * kLn2High) - n * kLn2Low;
-  float p = 1.0f / 5040.0f;
-  p = p * r + 1.0f / 720.0f;
-  p = p * r + 1.0f / 120.0f;
-  p = p * r + 1.0f / 24.0f;
-  p = p * r + 1.0f / 6.0f;
-  p = p * r + 0.5f;
-  p = p * r + 1.0f;
-  p = p * r + 1.0f;
-  const float power = std::bit_cast<float>((static_cast<std::int32_t>(n) + 127) << 23);
-  return x < kLowest ? 0.0f : p * power;
+// Of one block: integers of at most 41 bits as two of at most 21, whose sums stay within 32 bits. The compiler makes vectors of it.
+std::uint64_t block_mass(const float* weights, std::size_t count) {
+  constexpr int kLowBits = 20;
+  std::array<std::int32_t, kLanes> high{}, low{};
+  std::size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes)
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      const float scaled = weights[i + lane] * 0x1p20f;  // 2^(kWeightBits - kLowBits)
+      const auto top = static_cast<std::int32_t>(scaled);
+      high[lane] += top;
+      low[lane] += static_cast<std::int32_t>((scaled - static_cast<float>(top)) * 0x1p20f);  // both operations exact
+    }
+  std::uint64_t mass = 0;
+  for (; i < count; ++i) mass += fixed_weight(weights[i]);
+  for (std::size_t lane = 0; lane < kLanes; ++lane)
+    mass += (static_cast<std::uint64_t>(high[lane]) << kLowBits) + static_cast<std::uint64_t>(low[lane]);
+  return mass;
 }
 
 void trim_to_best(std::vector<ScoredToken>& tokens, std::size_t k) {
@@ -70,9 +70,10 @@ class ScoreBuckets {
     const float range = best - lowest;
     scale_ = range > 0 ? static_cast<float>(kCount - 1) / range : 0.0f;
   }
-  std::size_t of(float score) const {
+  std::uint16_t of(float score) const {
+    constexpr float kLast = kCount - 1;
     const float bucket = (best_ - score) * scale_;
-    return bucket < static_cast<float>(kCount - 1) ? static_cast<std::size_t>(bucket) : kCount - 1;
+    return static_cast<std::uint16_t>(static_cast<std::int32_t>(bucket < kLast ? bucket : kLast));
   }
 
  private:
@@ -155,9 +156,9 @@ void select_top_k(std::span<const float> scores, int k, std::vector<ScoredToken>
   std::sort(best.begin(), best.end(), [](const ScoredToken& a, const ScoredToken& b) { return a.id < b.id; });
 }
 
-void softmax_weights(std::span<const float> scores, float best, float temperature, std::span<float> weights) {
+void softmax_weights(std::span<const float> scores, float best, float inverse_temperature, std::span<float> weights) {
   TETRAD_CHECK(weights.size() == scores.size(), "softmax_weights: {} weights for {} scores", weights.size(), scores.size());
-  for (std::size_t i = 0; i < scores.size(); ++i) weights[i] = exp_nonpositive((scores[i] - best) / temperature);
+  for (std::size_t i = 0; i < scores.size(); ++i) weights[i] = exp_nonpositive(choice_exponent(scores[i], best, inverse_temperature));
 }
 
 double sum_weights(std::span<const float> weights) {
@@ -167,67 +168,130 @@ double sum_weights(std::span<const float> weights) {
   return total;
 }
 
-void keep_top_p(std::span<const float> scores, std::span<float> weights, double top_p) {
-  if (top_p >= 1.0) return;
-  float best = -kInfinity, lowest = kInfinity;  // over the scores that have a weight
-  for (std::size_t i = 0; i < scores.size(); ++i) {
-    if (weights[i] <= 0) continue;
-    best = std::max(best, scores[i]);
-    lowest = std::min(lowest, scores[i]);
-  }
-  const ScoreBuckets buckets(best, lowest);
-  std::array<double, ScoreBuckets::kCount> mass{};
-  for (std::size_t i = 0; i < scores.size(); ++i)
-    if (weights[i] > 0) mass[buckets.of(scores[i])] += weights[i];
-
-  double total = 0;
-  for (const double m : mass) total += m;
-  const double target = top_p * total;
-  std::size_t crossing = 0;
-  double before = 0;
-  while (crossing + 1 < mass.size() && before + mass[crossing] < target) before += mass[crossing++];
-
-  std::vector<ScoredToken> ranked;
-  for (std::size_t i = 0; i < scores.size(); ++i)
-    if (weights[i] > 0 && buckets.of(scores[i]) == crossing) ranked.push_back({scores[i], static_cast<int>(i)});
-  std::sort(ranked.begin(), ranked.end(), ranks_before);
-  ScoredToken last{kInfinity, -1};  // the last one kept; nothing of this bucket so far
-  for (const ScoredToken& token : ranked) {
-    if (before >= target) break;
-    last = token;
-    before += weights[static_cast<std::size_t>(token.id)];
-  }
-  for (std::size_t i = 0; i < scores.size(); ++i) {
-    const std::size_t bucket = weights[i] > 0 ? buckets.of(scores[i]) : crossing + 1;
-    if (bucket > crossing || (bucket == crossing && ranks_before(last, {scores[i], static_cast<int>(i)}))) weights[i] = 0;
-  }
+std::uint64_t mass_of(std::span<const float> weights) {
+  std::uint64_t total = 0;
+  for (std::size_t begin = 0; begin < weights.size(); begin += kBlock)
+    total += block_mass(weights.data() + begin, std::min(kBlock, weights.size() - begin));
+  return total;
 }
 
-int draw_index(std::span<const float> weights, double uniform) {
-  const double target = uniform * sum_weights(weights);
-  double before = 0;
-  int last_positive = -1;  // rounding of the partial sums can leave the target just above the end
-  for (std::size_t begin = 0; begin < weights.size(); begin += kBlock) {
-    const std::size_t end = std::min(begin + kBlock, weights.size());
-    const double block = block_sum(weights.data() + begin, end - begin);
-    if (block <= 0) continue;
-    double running = before;
-    if (before + block > target || end == weights.size()) {
-      for (std::size_t i = begin; i < end; ++i) {
-        if (weights[i] <= 0) continue;
-        running += weights[i];
-        last_positive = static_cast<int>(i);
-        if (running > target) return last_positive;
-      }
-      if (before + block > target) return last_positive;
-    } else {
-      last_positive = static_cast<int>(end - 1);
-      while (weights[static_cast<std::size_t>(last_positive)] <= 0) --last_positive;
+std::uint64_t top_p_units(double top_p) {
+  if (top_p >= 1.0) return 0;
+  return std::max<std::uint64_t>(static_cast<std::uint64_t>(top_p * 0x1p64), 1);
+}
+
+// Of candidates whose mass reaches `missing`: halves that lie wholly on one side are settled at once.
+KeptScores TopP::crossing(std::span<Candidate> candidates, std::uint64_t missing) {
+  const auto before = [](const Candidate& a, const Candidate& b) { return ranks_before(a.token, b.token); };
+  int better_ties = 0;  // of the candidates settled as kept, those that share the last one's score
+  float last_kept = kInfinity;
+  while (candidates.size() > 1) {
+    const std::size_t half = candidates.size() / 2;
+    std::nth_element(candidates.begin(), candidates.begin() + static_cast<std::ptrdiff_t>(half), candidates.end(), before);
+    std::uint64_t mass = 0;
+    for (const Candidate& c : candidates.first(half)) mass += c.weight;
+    if (mass >= missing) {
+      candidates = candidates.first(half);
+      continue;
     }
-    before += block;
+    missing -= mass;
+    const float lowest =
+        std::min_element(candidates.begin(), candidates.begin() + static_cast<std::ptrdiff_t>(half), [](const auto& a, const auto& b) {
+          return a.token.score < b.token.score;
+        })->token.score;
+    if (lowest != last_kept) better_ties = 0;
+    last_kept = lowest;
+    for (const Candidate& c : candidates.first(half)) better_ties += c.token.score == lowest ? 1 : 0;
+    candidates = candidates.subspan(half);
   }
-  TETRAD_CHECK(last_positive >= 0, "draw_index: none of {} weights is positive", weights.size());
-  return last_positive;
+  const float least = candidates.front().token.score;
+  return {least, 1 + (least == last_kept ? better_ties : 0)};
+}
+
+KeptScores TopP::keep(std::span<const float> scores, std::span<const float> weights, std::uint64_t top_p) {
+  const std::size_t count = scores.size();
+  float best = -kInfinity, lowest = kInfinity;  // over the scores that have a weight
+  std::array<float, kLanes> highs, lows;
+  highs.fill(-kInfinity), lows.fill(kInfinity);
+  std::size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes)
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      const float score = scores[i + lane];
+      const float low = weights[i + lane] >= kLeastWeight ? score : kInfinity;
+      highs[lane] = score > highs[lane] ? score : highs[lane];
+      lows[lane] = low < lows[lane] ? low : lows[lane];
+    }
+  for (; i < count; ++i) {
+    highs[0] = std::max(highs[0], scores[i]);
+    if (weights[i] >= kLeastWeight) lows[0] = std::min(lows[0], scores[i]);
+  }
+  best = *std::max_element(highs.begin(), highs.end()), lowest = *std::min_element(lows.begin(), lows.end());
+  const ScoreBuckets buckets(best, lowest);
+  buckets_.resize(count);
+  for (std::size_t j = 0; j < count; ++j) buckets_[j] = buckets.of(scores[j]);
+
+  // Neighbours often share a bucket: two tables in turn, so that an addition need not wait for the one before it.
+  std::array<std::array<std::uint64_t, ScoreBuckets::kCount>, 2> masses{};
+  for (std::size_t j = 0; j < count; ++j) masses[j % 2][buckets_[j]] += fixed_weight(weights[j]);
+  std::uint64_t total = 0;
+  for (std::size_t b = 0; b < ScoreBuckets::kCount; ++b) total += masses[0][b] += masses[1][b];
+
+  std::uint64_t missing = top_p_target(total, top_p);
+  std::size_t crossing_bucket = 0;
+  while (masses[0][crossing_bucket] < missing) missing -= masses[0][crossing_bucket++];
+  const auto wanted = static_cast<std::uint16_t>(crossing_bucket);
+  candidates_.clear();
+  const auto consider = [&](std::size_t j) {
+    if (buckets_[j] == wanted && weights[j] >= kLeastWeight)
+      candidates_.push_back({{scores[j], static_cast<int>(j)}, fixed_weight(weights[j])});
+  };
+  for (i = 0; i + kLanes <= count; i += kLanes) {
+    std::uint16_t any = 0;
+    for (std::size_t lane = 0; lane < kLanes; ++lane) any |= static_cast<std::uint16_t>(buckets_[i + lane] == wanted);
+    if (any == 0) continue;
+    for (std::size_t lane = 0; lane < kLanes; ++lane) consider(i + lane);
+  }
+  for (; i < count; ++i) consider(i);
+  return crossing(candidates_, missing);
+}
+
+void drop_others(std::span<const float> scores, KeptScores kept, std::span<float> weights) {
+  TETRAD_CHECK(weights.size() == scores.size(), "drop_others: {} weights for {} scores", weights.size(), scores.size());
+  int ties = 0;
+  const auto settle = [&](std::size_t i) {
+    if (scores[i] < kept.least || (scores[i] == kept.least && ++ties > kept.ties)) weights[i] = 0;
+  };
+  std::size_t i = 0;
+  for (; i + kLanes <= scores.size(); i += kLanes) {
+    std::uint32_t any = 0;
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      any |= static_cast<std::uint32_t>(scores[i + lane] == kept.least);
+      weights[i + lane] = scores[i + lane] < kept.least ? 0.0f : weights[i + lane];
+    }
+    if (any == 0) continue;
+    for (std::size_t lane = 0; lane < kLanes; ++lane) settle(i + lane);
+  }
+  for (; i < scores.size(); ++i) settle(i);
+}
+
+int draw_index(std::span<const float> weights, std::uint64_t random) {
+  std::vector<std::uint64_t> blocks;
+  blocks.reserve(weights.size() / kBlock + 1);
+  std::uint64_t total = 0;
+  for (std::size_t begin = 0; begin < weights.size(); begin += kBlock) {
+    blocks.push_back(block_mass(weights.data() + begin, std::min(kBlock, weights.size() - begin)));
+    total += blocks.back();
+  }
+  TETRAD_CHECK(total > 0, "draw_index: none of {} weights is positive", weights.size());
+  std::uint64_t target = multiply_high(total, random);
+  std::size_t block = 0;
+  while (blocks[block] <= target) target -= blocks[block++];
+  std::size_t i = block * kBlock;
+  for (;; ++i) {
+    const std::uint64_t weight = fixed_weight(weights[i]);
+    if (weight > target) return static_cast<int>(i);
+    target -= weight;
+  }
 }
 
 }  // namespace tetrad

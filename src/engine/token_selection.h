@@ -5,6 +5,8 @@
 #include <span>
 #include <vector>
 
+#include "model/token_choice.h"
+
 namespace tetrad {
 
 struct ScoredToken {
@@ -26,18 +28,47 @@ void copy_allowed(std::span<const float> scores, std::span<const std::uint32_t> 
 // The k best in ascending order of index; fewer if fewer are above minus infinity. k > 0.
 void select_top_k(std::span<const float> scores, int k, std::vector<ScoredToken>& best);
 
-// weights[i] = exp((scores[i] - best) / temperature) to about 2e-7 relative, 0 below e^-87. The polynomial is our own so that the bits do
-// not depend on the C library. best = max(scores), temperature > 0; weights has the size of scores.
-void softmax_weights(std::span<const float> scores, float best, float temperature, std::span<float> weights);
+// weights[i] = exp_nonpositive((scores[i] - best) * inverse_temperature), see model/token_choice.h. best = max(scores); weights has the
+// size of scores.
+void softmax_weights(std::span<const float> scores, float best, float inverse_temperature, std::span<float> weights);
 
-// Sum in a fixed order, in double.
+// Sum in a fixed order, in double: for log probabilities.
 double sum_weights(std::span<const float> weights);
 
-// Zeroes every weight outside the smallest set, taken in rank order, whose mass reaches top_p of the total (the token that crosses is
-// kept).
-void keep_top_p(std::span<const float> scores, std::span<float> weights, double top_p);
+// Sum of the weights as integers (fixed_weight), exact. At most 2^20 of them.
+std::uint64_t mass_of(std::span<const float> weights);
 
-// The first index, in ascending order, at which the running sum of weights exceeds uniform * total. At least one weight is positive.
-int draw_index(std::span<const float> weights, double uniform);
+// The unit in which TokenChoice holds top-p: 2^-64, rounded down but to 1 at least; 0 from 1.0 on, which keeps everything.
+std::uint64_t top_p_units(double top_p);
+
+// Which ids a filter keeps: those with a score above `least`, and of those that equal it the first `ties`.
+struct KeptScores {
+  float least = 0;
+  int ties = 0;
+};
+
+// The smallest set, taken in rank order, whose mass reaches top_p of the total (the token that crosses is kept). top_p > 0; some weight is
+// positive as an integer.
+class TopP {
+ public:
+  KeptScores keep(std::span<const float> scores, std::span<const float> weights, std::uint64_t top_p);
+
+ private:
+  struct Candidate {
+    ScoredToken token;
+    std::uint64_t weight = 0;
+  };
+  static KeptScores crossing(std::span<Candidate> candidates, std::uint64_t missing);
+
+  std::vector<std::uint16_t> buckets_;
+  std::vector<Candidate> candidates_;
+};
+
+// Zeroes the weights of what is not kept.
+void drop_others(std::span<const float> scores, KeptScores kept, std::span<float> weights);
+
+// The first index, in ascending order, at which the running sum of integer weights exceeds floor(total * random / 2^64). The total is
+// positive.
+int draw_index(std::span<const float> weights, std::uint64_t random);
 
 }  // namespace tetrad

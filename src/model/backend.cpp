@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "base/error.h"
+
 namespace tetrad {
 
 std::size_t MemoryPlan::total_bytes() const {
@@ -16,5 +18,11 @@ std::string MemoryPlan::table() const {
     text += fmt::format("{:<10} {:<34} {:>12.2f}\n", row.arena, row.name, static_cast<double>(row.bytes) / (1 << 20));
   return text + fmt::format("{:<10} {:<34} {:>12.2f}\n", "total", "", static_cast<double>(total_bytes()) / (1 << 20));
 }
+
+void Backend::choose(const ChoiceBatch&, std::span<ChosenToken>) {
+  fail<InternalError>("backend {} keeps no logits to choose from", name());
+}
+
+void Backend::read_logits(int, std::span<float>) { fail<InternalError>("backend {} keeps no logits to read", name()); }
 
 }  // namespace tetrad

@@ -11,6 +11,7 @@
 #include "model/config.h"
 #include "model/state_layout.h"
 #include "model/taps.h"
+#include "model/token_choice.h"
 
 namespace tetrad {
 
@@ -71,13 +72,22 @@ class Backend {
   virtual int num_pages() const = 0;
   virtual int max_rows() const = 0;  // packed rows a step may hold
 
-  // Runs the model over the batch. logits: [logit_rows.size(), V] f32, written whole. Throws InputError for a token id outside the
-  // vocabulary and InternalError for a batch that breaks the contract above, before any state changes.
+  // Runs the model over the batch. logits: [logit_rows.size(), V] f32, written whole; or empty, and then they stay on the device, where
+  // that keeps so many rows. Throws InputError for a token id outside the vocabulary and InternalError for a batch that breaks the contract
+  // above, before any state changes.
   virtual StepResult step(const StepBatch& batch, std::span<float> logits) = 0;
 
   // Memory of the backend's own for `count` logits, which a step fills without a copy on the host; the next step overwrites it. Empty: any
   // memory serves as well.
   virtual std::span<float> logit_memory(std::size_t /*count*/) { return {}; }
+
+  // Rows of logits that a step can leave on the device, for the two below, until the next step. 0: none, logits go to the host.
+  virtual int kept_logit_rows() const { return 0; }
+  // Chooses a token for each entry of the batch (token_choice.h): what the host's sampler chooses from the same row, to the id. Throws
+  // InternalError for a batch that breaks its contract; what is wrong with a row is said in its result, and the others are unaffected.
+  virtual void choose(const ChoiceBatch& batch, std::span<ChosenToken> chosen);
+  // logits: [n, V] <- rows [first_row, first_row + n) that the last step left.
+  virtual void read_logits(int first_row, std::span<float> logits);
 
   // State movement; indices are checked. A cleared slot is an empty sequence (n-gram history = end of text).
   virtual void clear_slot(int slot) = 0;

@@ -11,7 +11,8 @@ void check_rows(const StepBatch& batch, std::size_t num_logits, const Backend& b
   const Config& config = backend.config();
   const int T = static_cast<int>(batch.token_ids.size());
   TETRAD_CHECK(T <= backend.max_rows(), "{} rows in a step of at most {}", T, backend.max_rows());
-  TETRAD_CHECK(num_logits == batch.logit_rows.size() * static_cast<std::size_t>(config.vocab_size), "{} logits for {} rows of {}",
+  const bool kept = num_logits == 0 && static_cast<int>(batch.logit_rows.size()) <= backend.kept_logit_rows();
+  TETRAD_CHECK(kept || num_logits == batch.logit_rows.size() * static_cast<std::size_t>(config.vocab_size), "{} logits for {} rows of {}",
                num_logits, batch.logit_rows.size(), config.vocab_size);
   for (int t = 0; t < T; ++t) {
     const int id = batch.token_ids[static_cast<std::size_t>(t)];

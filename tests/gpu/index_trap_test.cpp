@@ -39,7 +39,7 @@ constexpr Kernel kEmbed{"embed", 4, run_embed}, kTakeRows{"take_rows", 4, run_ta
     kLinearFew{"linear_few", 4, run_linear_groups<32>}, kLinearMany{"linear_many", kManyRows, run_linear_groups<32>},
     kLinearWgmma{"linear_wgmma", kManyRows, run_linear_groups<640>}, kGateUp{"moe_gate_up_few", 4, run_moe_gate_up_few},
     kDown{"moe_down_few", 4, run_moe_down_few}, kRowIds{"ple_row_ids", 4, run_ple_row_ids}, kGather{"ple_gather", 4, run_ple_gather},
-    kConvolve{"ple_convolve", 4, run_ple_convolve}, kHistory{"move_history", 4, run_move_history};
+    kConvolve{"ple_convolve", 4, run_ple_convolve}, kHistory{"move_history", 4, run_move_history}, kSample{"sample", 4, run_sample};
 
 struct Case {
   Kernel kernel;
@@ -72,6 +72,13 @@ std::vector<Case> broken_cases() {
       {kTakeRows, "row_above", [](Step& s) { s.logit_rows[1] = s.T; }},
       {kWiden, "row_below", [](Step& s) { s.logit_rows[1] = -1; }},
       {kWiden, "row_above", [](Step& s) { s.logit_rows[1] = s.T; }},
+      {kSample, "row_below", [](Step& s) { s.choice_rows[1] = -1; }},
+      {kSample, "row_above", [](Step& s) { s.choice_rows[1] = 2; }},
+      {kSample, "mask_above", [](Step& s) { s.choice_masks[0] = 1; }},
+      {kSample, "adjusted_id_below", [](Step& s) { s.adjusted[1] = -1; }},
+      {kSample, "adjusted_id_above", [](Step& s) { s.adjusted[1] = kVocab; }},
+      {kSample, "adjustments_past_the_last", [](Step& s) { s.adjusted.pop_back(); }},
+      {kSample, "hole_above", [](Step& s) { s.vocabulary_holes[0] = kVocab; }},
       {kLengths, "slot_below", slot_below},
       {kLengths, "slot_above", slot_above},
       {kLengths, "save_slot_above", save_above},
@@ -166,7 +173,7 @@ std::vector<Case> valid_cases() {
   for (const Kernel& kernel :
        {kEmbed,      kTakeRows,        kWiden,  kLengths,    kConv,   kConvAny,    kMoveWindow, kRecurrence, kGdnStep, kPrepare,
         kScores,     kScoresPublished, kSelect, kSelectMany, kAttend, kAttendMany, kGroup,      kCombine,    kFinish,  kLinearFew,
-        kLinearMany, kLinearWgmma,     kGateUp, kDown,       kRowIds, kGather,     kConvolve,   kHistory})
+        kLinearMany, kLinearWgmma,     kGateUp, kDown,       kRowIds, kGather,     kConvolve,   kHistory,    kSample})
     cases.push_back({kernel, "nothing", nothing});
   for (const Kernel& kernel : {kLengths, kConv, kMoveWindow, kRecurrence, kGdnStep, kPrepare, kScores, kScoresPublished, kSelect, kAttend,
                                kAttendMany, kRowIds, kConvolve, kHistory})

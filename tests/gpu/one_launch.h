@@ -9,6 +9,7 @@
 #include "cuda/kernels/moe.h"
 #include "cuda/kernels/ple.h"
 #include "cuda/kernels/qsa.h"
+#include "cuda/kernels/sample.h"
 #include "device_weight.h"
 
 namespace tetrad::cuda::test {
@@ -97,6 +98,7 @@ struct Step {
   std::vector<int> first, active, num_active, num_tiles, token;
   std::vector<int2> tiles;
   std::vector<int4> records;
+  std::vector<int> choice_rows{1, 0}, adjusted{3, 5}, choice_masks{0, -1}, vocabulary_holes{2};
   std::vector<std::int64_t> table_rows;
   std::byte slot_fill{0};
   std::size_t page_bytes = 0;
@@ -117,6 +119,27 @@ inline void run_take_rows(Step& s) {
 inline void run_widen_logits(Step& s) {  // a row that is not finite is written down, and its index looked at for that
   std::vector<bf16> logits(3 * kVocab, to_bf16(std::numeric_limits<float>::quiet_NaN()));
   widen_logits(s.device(logits), kVocab, s.device(s.logit_rows), 3, 4, s.space<float>(3 * kVocab), s.rows(), s.stream);
+}
+inline void run_sample(Step& s) {
+  std::vector<DeviceChoice> choices(2);
+  for (int i = 0; i < 2; ++i) choices[i].inverse_temperature = 1.0f, choices[i].row = s.choice_rows[i], choices[i].mask = s.choice_masks[i];
+  choices[1].num_adjustments = 2;
+  std::vector<TokenAdjustment> adjustments;
+  for (const int id : s.adjusted) adjustments.push_back({.id = id, .flags = TokenAdjustment::kBiased, .bias = 1.0f});
+  sample({.num_choices = 2,
+          .num_rows = 2,
+          .V = kVocab,
+          .limit = kVocab,
+          .num_holes = 1,
+          .num_adjustments = static_cast<int>(adjustments.size()),
+          .num_masks = 1,
+          .logits = s.ones(2 * kVocab),
+          .choices = s.device(choices),
+          .holes = s.device(s.vocabulary_holes),
+          .adjustments = s.device(adjustments),
+          .masks = s.device(std::vector<std::uint32_t>{0xff00u}),
+          .chosen = s.space<ChosenToken>(2)},
+         sample_plan(kVocab, s.stream), s.stream);
 }
 inline void run_advance_lengths(Step& s) { advance_lengths(0, s.rows(), s.stream); }
 

@@ -43,8 +43,8 @@ RC_GTEST_PROP(token_selection, top_p_and_min_p_keep_the_sets_of_brute_force, ())
   const std::vector<double> expected = testing::reference_distribution(scores, params, {}, {}, &closeness);
   RC_PRE(closeness > 1e-5);  // float weights cannot decide closer calls as double does
   std::vector<float> weights(scores.size());
-  softmax_weights(scores, *std::max_element(scores.begin(), scores.end()), static_cast<float>(params.temperature), weights);
-  keep_top_p(scores, weights, params.top_p);
+  softmax_weights(scores, *std::max_element(scores.begin(), scores.end()), 1.0f / static_cast<float>(params.temperature), weights);
+  if (params.top_p < 1) drop_others(scores, TopP().keep(scores, weights, top_p_units(params.top_p)), weights);
   const double total = sum_weights(weights);
   for (std::size_t i = 0; i < scores.size(); ++i) {
     RC_ASSERT((weights[i] > 0) == (expected[i] > 0));
@@ -55,18 +55,30 @@ RC_GTEST_PROP(token_selection, top_p_and_min_p_keep_the_sets_of_brute_force, ())
 RC_GTEST_PROP(token_selection, a_draw_inverts_the_cumulative_distribution, ()) {
   const int count = *rc::gen::inRange(1, 3000);
   std::vector<float> weights;
-  for (int i = 0; i < count; ++i) weights.push_back(static_cast<float>(*rc::gen::inRange(0, 4)));  // exact sums, many zeros
+  for (int i = 0; i < count; ++i) weights.push_back(static_cast<float>(*rc::gen::inRange(0, 4)) * 0.25f);  // many zeros
   weights[static_cast<std::size_t>(*rc::gen::inRange(0, count))] = 1;
-  const double uniform = *rc::gen::inRange(0, 1 << 20) * 0x1p-20;
-  double total = 0, running = 0;
-  for (const float w : weights) total += w;
+  const auto random = static_cast<std::uint64_t>(*rc::gen::inRange(0, 1 << 20)) << 44;
+  std::uint64_t total = 0, running = 0;
+  for (const float w : weights) total += fixed_weight(w);
+  RC_ASSERT(mass_of(weights) == total);
   int expected = -1;
   for (int i = 0; i < count && expected < 0; ++i) {
-    running += weights[static_cast<std::size_t>(i)];
-    if (running > uniform * total) expected = i;
+    running += fixed_weight(weights[static_cast<std::size_t>(i)]);
+    if (running > multiply_high(total, random)) expected = i;
   }
-  RC_ASSERT(draw_index(weights, uniform) == expected);
-  RC_ASSERT(weights[static_cast<std::size_t>(draw_index(weights, 1.0))] > 0);
+  RC_ASSERT(draw_index(weights, random) == expected);
+  RC_ASSERT(weights[static_cast<std::size_t>(draw_index(weights, ~std::uint64_t{0}))] > 0);
+}
+
+RC_GTEST_PROP(token_selection, masses_are_exact_sums, ()) {
+  const int count = *rc::gen::inRange(1, 5000);
+  std::vector<float> weights;
+  std::uint64_t total = 0;
+  for (int i = 0; i < count; ++i) {
+    weights.push_back(exp_nonpositive(-static_cast<float>(*rc::gen::inRange(0, 1 << 24)) * 0x1p-19f));
+    total += fixed_weight(weights.back());
+  }
+  RC_ASSERT(mass_of(weights) == total);
 }
 
 // The shortest prefix of the text that ends in a stop string, and of the stop strings that end there the longest.

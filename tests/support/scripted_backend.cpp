@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "model/check_choices.h"
 
 namespace tetrad::testing {
 namespace {
@@ -42,6 +43,12 @@ StepResult ScriptedBackend::step(const StepBatch& batch, std::span<float> logits
   TETRAD_CHECK(static_cast<int>(batch.token_ids.size()) <= sizes_.max_rows, "{} rows of at most {}", batch.token_ids.size(),
                sizes_.max_rows);
   if (before_step) before_step(batch);
+  kept_.clear();
+  if (logits.empty() && !batch.logit_rows.empty()) {
+    TETRAD_CHECK(static_cast<int>(batch.logit_rows.size()) <= sizes_.kept_rows, "{} rows are to be kept", batch.logit_rows.size());
+    kept_.resize(batch.logit_rows.size() * static_cast<std::size_t>(sizes_.vocab_size));
+    logits = kept_;
+  }
   ++steps;
   rows_computed += static_cast<int>(batch.token_ids.size());
   StepResult result;
@@ -68,6 +75,24 @@ StepResult ScriptedBackend::step(const StepBatch& batch, std::span<float> logits
     for (const StateSave& save : rows.saves) length(save.slot) = rows.start + save.row + 1;
   }
   return result;
+}
+
+void ScriptedBackend::choose(const ChoiceBatch& batch, std::span<ChosenToken> chosen) {
+  const auto vocab = static_cast<std::size_t>(sizes_.vocab_size);
+  check_choices(batch, chosen.size(), static_cast<int>(kept_.size() / vocab), sizes_.vocab_size);
+  ++choose_calls;
+  tokens_chosen += static_cast<int>(chosen.size());
+  for (std::size_t i = 0; i < chosen.size(); ++i) {
+    const std::span row(kept_.data() + static_cast<std::size_t>(batch.choices[i].row) * vocab, vocab);
+    chosen[i] = chooser_.choose(row, batch.limit, batch.holes, batch.choices[i]);
+  }
+}
+
+void ScriptedBackend::read_logits(int first_row, std::span<float> logits) {
+  const auto vocab = static_cast<std::size_t>(sizes_.vocab_size), first = static_cast<std::size_t>(first_row) * vocab;
+  TETRAD_CHECK(first + logits.size() <= kept_.size(), "{} logits from row {} of {}", logits.size(), first_row, kept_.size() / vocab);
+  rows_read += static_cast<int>(logits.size() / vocab);
+  std::copy_n(kept_.begin() + static_cast<std::ptrdiff_t>(first), logits.size(), logits.begin());
 }
 
 void ScriptedBackend::clear_slot(int slot) { length(slot) = 0; }

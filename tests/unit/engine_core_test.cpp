@@ -36,10 +36,14 @@ EngineRequest request_of(std::vector<int> prompt, int max_tokens = 0, double tem
 
 struct Rig {
   explicit Rig(ScriptedBackend::Sizes sizes = {}, EngineOptions options = {}, ScriptedBackend::Script script = hashed_script(kStop))
-      : backend(with_vocab(sizes), script), pool(backend), core(std::in_place, pool, nullptr, options), solo(with_vocab(sizes), script) {}
+      : backend(with_vocab(sizes), script), pool(backend), core(std::in_place, pool, nullptr, options), solo(on_the_host(sizes), script) {}
   static ScriptedBackend::Sizes with_vocab(ScriptedBackend::Sizes sizes) {
     sizes.vocab_size = kVocab;
     return sizes;
+  }
+  static ScriptedBackend::Sizes on_the_host(ScriptedBackend::Sizes sizes) {
+    sizes.kept_rows = 0;
+    return with_vocab(sizes);
   }
 
   std::shared_ptr<RecordingSink> add(EngineRequest request, int refuse_at = -1, int throw_at = -1) {
@@ -53,7 +57,7 @@ struct Rig {
     for (int i = 0; i < max_steps && !core->idle(); ++i) core->step();
     EXPECT_TRUE(core->idle()) << "not done in " << max_steps << " steps";
   }
-  // The answer of the same request alone.
+  // The answer of the same request alone, every token chosen on the host.
   GenerationResult alone(const EngineRequest& request, int choice = 0) {
     StatePool solo_pool(solo);
     SequenceState state(solo_pool);

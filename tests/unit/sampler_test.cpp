@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -52,18 +53,13 @@ TEST(philox, known_answers) {
             (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
-TEST(philox, uniform_depends_on_every_input) {
-  const double base = philox_uniform(1, 2, 3);
-  EXPECT_NE(base, philox_uniform(2, 2, 3));
-  EXPECT_NE(base, philox_uniform(1, 3, 3));
-  EXPECT_NE(base, philox_uniform(1, 2, 4));
-  EXPECT_NE(base, philox_uniform(1 + (std::uint64_t{1} << 32), 2, 3));
-  EXPECT_NE(base, philox_uniform(1, 2 + (std::uint64_t{1} << 32), 3));
-  for (int i = 0; i < 1000; ++i) {
-    const double u = philox_uniform(7, static_cast<std::uint64_t>(i));
-    EXPECT_GE(u, 0.0);
-    EXPECT_LT(u, 1.0);
-  }
+TEST(philox, bits_depend_on_every_input) {
+  const std::uint64_t base = philox_bits(1, 2, 3);
+  EXPECT_NE(base, philox_bits(2, 2, 3));
+  EXPECT_NE(base, philox_bits(1, 3, 3));
+  EXPECT_NE(base, philox_bits(1, 2, 4));
+  EXPECT_NE(base, philox_bits(1 + (std::uint64_t{1} << 32), 2, 3));
+  EXPECT_NE(base, philox_bits(1, 2 + (std::uint64_t{1} << 32), 3));
 }
 
 TEST(sampler, greedy_takes_the_highest_and_of_equals_the_lowest_id) {
@@ -286,6 +282,102 @@ TEST(sampler, draws_follow_the_distribution) {
     EXPECT_LT(statistic, degrees + 5 * std::sqrt(2 * degrees) + 15) << "set " << s << ", " << cells << " cells";
     RecordProperty("chi_square_set_" + std::to_string(s), std::to_string(statistic / degrees));
   }
+}
+
+// The arithmetic of model/token_choice.h, written out once more with whole sorts and 128-bit integers.
+int chosen_by_the_book(std::span<const float> row, const TokenChoice& choice) {
+  __extension__ using Wide = unsigned __int128;
+  std::vector<int> rank;
+  for (int id = 0; id < static_cast<int>(row.size()); ++id)
+    if (row[static_cast<std::size_t>(id)] > -kInfinity) rank.push_back(id);
+  const auto score = [&](int id) { return row[static_cast<std::size_t>(id)]; };
+  std::stable_sort(rank.begin(), rank.end(), [&](int a, int b) { return score(a) > score(b); });
+  if (choice.inverse_temperature == 0) return rank.front();
+  const float best = score(rank.front());
+  const auto exponent = [&](int id) { return (score(id) - best) * choice.inverse_temperature; };
+  const auto weight = [&](int id) { return fixed_weight(exp_nonpositive(exponent(id))); };
+  const auto mass = [&] {
+    Wide sum = 0;
+    for (const int id : rank) sum += weight(id);
+    return sum;
+  };
+  if (choice.top_k > 0 && choice.top_k < static_cast<int>(rank.size())) rank.resize(static_cast<std::size_t>(choice.top_k));
+  if (choice.top_p > 0) {
+    const Wide product = mass() * choice.top_p, target = (product >> 64) + (static_cast<std::uint64_t>(product) != 0 ? 1 : 0);
+    std::size_t kept = 0;
+    for (Wide sum = 0; sum < target; ++kept) sum += weight(rank[kept]);
+    rank.resize(kept);
+  }
+  while (exponent(rank.back()) < choice.least_exponent) rank.pop_back();
+  Wide left = (mass() * choice.random) >> 64;
+  std::sort(rank.begin(), rank.end());
+  for (const int id : rank) {
+    if (weight(id) > left) return id;
+    left -= weight(id);
+  }
+  return -1;
+}
+
+TEST(row_chooser, equals_the_definition) {
+  std::mt19937_64 engine(5);
+  const auto one_of = [&](auto... values) {
+    const std::array options{values...};
+    return options[engine() % options.size()];
+  };
+  RowChooser chooser;
+  for (int trial = 0; trial < 3000; ++trial) {
+    const int vocab_size = one_of(1, 2, 15, 16, 31, 97, 512, 1500);
+    std::vector<float> row = random_logits(vocab_size, static_cast<unsigned>(trial), one_of(0.01f, 1.0f, 5.0f, 40.0f));
+    const float step = one_of(0.0f, 0.125f, 1.0f);  // ties
+    for (float& x : row) {
+      if (step > 0) x = std::round(x / step) * step;
+      if (trial % 5 == 0 && engine() % 4 == 0) x = -kInfinity;
+    }
+    row[engine() % row.size()] = 0.5f;
+    TokenChoice choice{.inverse_temperature = one_of(0.0f, 0.01f, 0.5f, 1.0f, 3.0f, 1e6f, kLargestScore),
+                       .top_k = one_of(0, 0, 1, 2, 20, vocab_size, vocab_size + 1),
+                       .top_p = one_of(0ull, 0ull, 1ull, 1ull << 40, 1ull << 63, ~0ull, ~0ull - 4095),
+                       .least_exponent = one_of(-kInfinity, -kInfinity, 0.0f, -0.7f, -3.0f, -40.0f),
+                       .random = one_of(0ull, ~0ull, 1ull << 63, static_cast<unsigned long long>(engine()))};
+    EXPECT_EQ(chooser.choose(row, vocab_size, {}, choice).id, chosen_by_the_book(row, choice)) << "trial " << trial;
+  }
+}
+
+// A backend that chooses on its own may meet the adjustments and the mask in any order of ids, but of one id in this order.
+TEST(row_chooser, holes_masks_and_adjustments) {
+  const std::vector<float> row{1, 2, 3, 4, 5, 6, 7, 8};
+  RowChooser chooser;
+  const std::vector<TokenAdjustment> adjustments{
+      {.id = 7, .flags = TokenAdjustment::kBiased, .bias = 100},
+      {.id = 6, .flags = TokenAdjustment::kBiased, .bias = 100},
+      {.id = 5, .flags = TokenAdjustment::kBiased | TokenAdjustment::kUsed, .bias = 2},
+      {.id = 4, .flags = TokenAdjustment::kUsed | TokenAdjustment::kInAnswer, .frequency = 0.25f}};
+  const std::vector<int> holes{6};
+  const std::vector<std::uint32_t> all_but_5{0xdf}, only_4{0x10}, none{0}, only_6{0x40};
+  TokenChoice choice{.repetition = 0.5f, .presence = 1, .adjustments = adjustments};
+  EXPECT_EQ(chooser.choose(row, 7, holes, choice).id, 5) << "(6 + 2) / 0.5";
+  choice.mask = all_but_5;
+  EXPECT_EQ(chooser.choose(row, 7, holes, choice).id, 4) << "5 / 0.5 - 0.25 - 1";
+  choice.mask = none;
+  EXPECT_EQ(chooser.choose(row, 7, holes, choice).outcome, ChoiceOutcome::kNotAllowed);
+  choice.mask = only_6;
+  EXPECT_EQ(chooser.choose(row, 7, holes, choice).outcome, ChoiceOutcome::kNotAllowed);
+  choice.adjustments = {};
+  choice.mask = only_4;
+  EXPECT_EQ(chooser.choose(row, 7, holes, choice).id, 4);
+  choice.forced = 6;
+  EXPECT_EQ(chooser.choose(row, 7, holes, choice).id, 6);
+  EXPECT_EQ(chooser.choose(std::vector<float>{0, kNaN}, 2, {}, choice).outcome, ChoiceOutcome::kUnsound);
+}
+
+TEST(sampler, top_p_in_units_keeps_every_bit_of_it) {
+  EXPECT_EQ(top_p_units(1.0), 0u);
+  EXPECT_EQ(top_p_units(0.5), std::uint64_t{1} << 63);
+  EXPECT_EQ(top_p_units(std::nextafter(1.0, 0.0)), ~std::uint64_t{0} - 2047);
+  EXPECT_EQ(top_p_units(1e-300), 1u);
+  EXPECT_EQ(top_p_target(3, std::uint64_t{1} << 63), 2u) << "rounded up";
+  EXPECT_EQ(top_p_target(4, std::uint64_t{1} << 63), 2u) << "reached exactly";
+  EXPECT_EQ(top_p_target(std::uint64_t{1} << 58, 1), 1u);
 }
 
 TEST(sampling_params, every_field_is_checked_by_name) {

@@ -49,18 +49,25 @@ __device__ __forceinline__ void put_peer_value(T* here, int rank, T value) {
 #endif
 }
 
-// A 32-bit value at the same place in the shared memory of block `rank` of the cluster.
+// A value of 32 or 64 bits at the same place in the shared memory of block `rank` of the cluster.
 template <class T>
 __device__ __forceinline__ T peer_value(const T* here, int rank) {
-  static_assert(sizeof(T) == 4);
+  static_assert(sizeof(T) == 4 || (sizeof(T) == 8 && !__is_same(T, double)));
 #if __CUDA_ARCH__ >= 900
-  unsigned there, bits;
+  unsigned there;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
                : "=r"(there)
                : "r"(static_cast<unsigned>(__cvta_generic_to_shared(here))), "r"(rank));
-  asm volatile("ld.shared::cluster.b32 %0, [%1];" : "=r"(bits) : "r"(there));
-  if constexpr (__is_same(T, float)) return __uint_as_float(bits);
-  return static_cast<T>(bits);
+  if constexpr (sizeof(T) == 8) {
+    unsigned long long bits;
+    asm volatile("ld.shared::cluster.b64 %0, [%1];" : "=l"(bits) : "r"(there));
+    return static_cast<T>(bits);
+  } else {
+    unsigned bits;
+    asm volatile("ld.shared::cluster.b32 %0, [%1];" : "=r"(bits) : "r"(there));
+    if constexpr (__is_same(T, float)) return __uint_as_float(bits);
+    return static_cast<T>(bits);
+  }
 #else
   return *here;
 #endif

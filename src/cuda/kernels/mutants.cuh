@@ -53,6 +53,8 @@ enum class Mutant {
   kPleConvUndilated,      // convolution with dilation 1
   kPleSkipNormed,         // skip term is the normed value
   kEmbedFirstStreamOnly,  // the other streams start from zero
+  kSampleTieHigher,       // of equal scores the higher id is the best
+  kSampleDrawAtLeast,     // a token is drawn where the running sum reaches the target, not where it exceeds it
   kCount
 };
 

@@ -18,7 +18,9 @@
 #include "cuda/kernels/gdn.h"
 #include "cuda/kernels/moe.h"
 #include "cuda/kernels/mutants.cuh"
+#include "cuda/token_chooser.h"
 #include "device_weight.h"
+#include "engine/row_chooser.h"
 #include "engine/verify.h"
 #include "indexer_golden.h"
 #include "support/loaded_model.h"
@@ -102,8 +104,9 @@ Finding worst_of_verify(Mutant mutant, const std::vector<const char*>& checkpoin
 }
 
 // These the goldens cannot tell from the product, or only by chance: each has a comparison of its own below.
-const std::set<Mutant> kWithFixture{Mutant::kSegmentOrder,  Mutant::kScaleOfNextBlock, Mutant::kWindowTooFar,
-                                    Mutant::kPoolTruncated, Mutant::kTieHigherIndex,   Mutant::kRouterTieHigher};
+const std::set<Mutant> kWithFixture{Mutant::kSegmentOrder,    Mutant::kScaleOfNextBlock, Mutant::kWindowTooFar,
+                                    Mutant::kPoolTruncated,   Mutant::kTieHigherIndex,   Mutant::kRouterTieHigher,
+                                    Mutant::kSampleTieHigher, Mutant::kSampleDrawAtLeast};
 
 class GpuTrap : public ::testing::TestWithParam<Mutant> {};
 
@@ -292,6 +295,34 @@ TEST(GpuTraps, router_tie_higher_shows_in_rows_of_equal_logits) {
     }
     return static_cast<double>(wrong);
   });
+}
+
+// Choices of rows of equal scores that differ from the host's. Every target of a draw is a multiple of the weights there.
+double wrong_choices(float inverse_temperature, const Stream& stream) {
+  constexpr int kVocab = 1024, kChoices = 32;
+  const std::vector<float> row(kVocab, 1.0f);
+  const auto device_row = to_device(row, stream);
+  TokenChooser chooser(kVocab, kChoices, sample_plan(kVocab, stream));
+  std::vector<TokenChoice> choices(kChoices);
+  for (int i = 0; i < kChoices; ++i)
+    choices[static_cast<std::size_t>(i)] = {.inverse_temperature = inverse_temperature, .random = static_cast<std::uint64_t>(i + 1) << 58};
+  std::vector<ChosenToken> chosen(kChoices);
+  chooser.choose(device_row.data(), 1, {.limit = kVocab, .choices = choices}, chosen, stream);
+  RowChooser host;
+  int wrong = 0;
+  for (std::size_t i = 0; i < kChoices; ++i) wrong += chosen[i].id != host.choose(row, kVocab, {}, choices[i]).id;
+  return wrong;
+}
+
+TEST(GpuTraps, sample_tie_higher_shows_in_a_row_of_equal_logits) {
+  const Stream stream;
+  expect_caught(Mutant::kSampleTieHigher, "sample of equal logits, greedy, choices that differ",
+                [&] { return wrong_choices(0.0f, stream); });
+}
+
+TEST(GpuTraps, sample_draw_at_least_shows_where_the_sum_meets_the_target) {
+  const Stream stream;
+  expect_caught(Mutant::kSampleDrawAtLeast, "sample of equal logits, choices that differ", [&] { return wrong_choices(1.0f, stream); });
 }
 
 }  // namespace

@@ -56,6 +56,8 @@ constexpr std::array<const char*, static_cast<std::size_t>(Mutant::kCount)> kNam
     "ple_conv_undilated",
     "ple_skip_normed",
     "embed_first_stream_only",
+    "sample_tie_higher",
+    "sample_draw_at_least",
 };
 
 std::vector<SetMutant>& setters() {
