@@ -1,6 +1,8 @@
 # `cmake --install build/cpu --prefix DIR`: a tree that works wherever it is put. The program finds its model by the way from itself.
 include(GNUInstallDirs)
 set(TETRAD_MODEL_DIR ${CMAKE_INSTALL_DATADIR}/tetrad/tetrad-tiny)
+# From the root of a build tree, for a program that is not installed.
+file(RELATIVE_PATH TETRAD_MODEL_FROM_BUILD ${CMAKE_BINARY_DIR} ${CMAKE_SOURCE_DIR}/models/tetrad-tiny)
 file(RELATIVE_PATH TETRAD_MODEL_FROM_PROGRAM /prefix/${CMAKE_INSTALL_BINDIR} /prefix/${TETRAD_MODEL_DIR})
 
 function(tetrad_install)

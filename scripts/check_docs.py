@@ -18,8 +18,8 @@ FENCE = re.compile(r"^\s*```(\w*)\s*$")
 HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*$")
 TREE_PATH = re.compile(r"^(src|tests|docs|scripts|cmake|models|bench|deploy)/[\w./-]*$")
 ASSIGNMENT = re.compile(r"^[A-Za-z_]\w*=")
-PLAIN_COMMANDS = {"cat", "cd", "cmp", "cp", "curl", "diff", "docker", "git", "head", "install", "journalctl", "kubectl", "ls", "man", "mkdir",
-                  "openssl", "python3", "rm", "sed", "systemctl", "tail", "truncate"}
+PLAIN_COMMANDS = {"cat", "cd", "cmp", "cp", "curl", "diff", "docker", "git", "guidellm", "head", "install", "journalctl", "kubectl",
+                  "lm_eval", "ls", "man", "mkdir", "openssl", "python3", "rm", "sed", "systemctl", "tail", "truncate"}
 
 
 def anchor(heading):

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Installs the clients that tests/clients runs against the server: a virtual environment with exactly the files that the list names.
-#   scripts/setup_clients.sh [PYTHON]   build/clients from tests/clients/requirements.txt
+# Installs clients that tests/clients runs against the server: a virtual environment with exactly the files that a list names.
+#   scripts/setup_clients.sh [PYTHON [NAME]]   build/clients from tests/clients/requirements.txt; with a NAME build/clients-NAME from
+#                                              tests/clients/NAME/requirements.txt
 # Does nothing where that was done with the same list.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python="${1:-python3}"
-list=tests/clients/requirements.txt
-environment=build/clients
+list="tests/clients/${2:+$2/}requirements.txt"
+environment="build/clients${2:+-$2}"
 
 die() {
   printf 'setup_clients: %s\n' "$*" >&2

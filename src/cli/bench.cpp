@@ -208,10 +208,10 @@ void add_model_benchmark_options(CLI::App& command, BenchOptions& options) {
   const std::vector<CLI::Option*> sizes = add_synthetic_options(command, options.synthetic, "--synthetic");
   CLI::Option* synthetic = command.get_option("--synthetic")->excludes(directory);
   for (CLI::Option* size : sizes) size->needs(synthetic);
-  command.add_option("--prompt", options.prompt, "Prompt tokens")->capture_default_str()->check(CLI::Range(1, 1 << 20));
+  command.add_option("--prompt", options.prompt, "Prompt tokens")->capture_default_str()->check(number_in(1, 1 << 20));
   command.add_option("--repeat", options.repeat, "Runs; the median is quoted, with the range")
       ->capture_default_str()
-      ->check(CLI::Range(1, 1000));
+      ->check(number_in(1, 1000));
 }
 
 }  // namespace
@@ -222,11 +222,11 @@ void add_bench(CLI::App& app, int& exit_code) {
   app.require_subcommand(1);
   CLI::App* decode = add_benchmark(app, "decode", "Decode one token after another; share of the read bandwidth", options, bench_decode);
   add_model_benchmark_options(*decode, *options);
-  decode->add_option("--tokens", options->tokens, "Tokens decoded per run")->capture_default_str()->check(CLI::Range(1, 1 << 20));
+  decode->add_option("--tokens", options->tokens, "Tokens decoded per run")->capture_default_str()->check(number_in(1, 1 << 20));
   CLI::App* prefill = add_benchmark(app, "prefill", "Read a prompt; share of the float32 multiply rate", options, bench_prefill);
   add_model_benchmark_options(*prefill, *options);
   CLI::App* kernels = add_benchmark(app, "kernels", "Single kernels at shapes that matter", options, bench_kernels);
-  kernels->add_option("-t,--threads", options->model.threads, "Threads; 0: all")->check(CLI::Range(0, kMaxThreads));
+  kernels->add_option("-t,--threads", options->model.threads, "Threads; 0: all")->check(number_in(0, kMaxThreads));
   add_bench_step(app);
   add_bench_serve(app, exit_code);
   add_bench_grammar(app);

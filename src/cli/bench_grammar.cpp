@@ -14,6 +14,7 @@
 
 #include "cli/model_loading.h"
 #include "cli/options.h"
+#include "cli/value_checks.h"
 #include "engine/sampler.h"
 #include "grammar/json_schema.h"
 #include "grammar/token_masks.h"
@@ -241,9 +242,9 @@ void add_bench_grammar(CLI::App& bench) {
   CLI::Option* directory = add_directory_option(*command, options->directory);
   command->add_option("--synthetic-vocabulary", options->synthetic_vocabulary, "Made-up tokens, so many, in place of the model's")
       ->excludes(directory)
-      ->check(CLI::Range(1000, 1 << 20));
-  command->add_option("--walks", options->walks, "Random answers of each form")->capture_default_str()->check(CLI::Range(1, 1000));
-  command->add_option("--tokens", options->tokens, "Tokens of an answer, at most")->capture_default_str()->check(CLI::Range(1, 100000));
+      ->check(number_in(1000, 1 << 20));
+  command->add_option("--walks", options->walks, "Random answers of each form")->capture_default_str()->check(number_in(1, 1000));
+  command->add_option("--tokens", options->tokens, "Tokens of an answer, at most")->capture_default_str()->check(number_in(1, 100000));
   command->add_flag("--json", options->json, "Print JSON");
   command->callback([options] { bench_grammar(*options); });
 }

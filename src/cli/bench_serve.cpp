@@ -16,6 +16,7 @@
 #include "cli/load_client.h"
 #include "cli/load_report.h"
 #include "cli/terminal.h"
+#include "cli/value_checks.h"
 
 namespace tetrad::cli {
 namespace {
@@ -247,16 +248,16 @@ void add_bench_serve(CLI::App& app, int& exit_code) {
   command->add_option("--api-key", options->api_key, "Default: the variable TETRAD_API_KEY")->type_name("KEY");
   command->add_option("-n,--num-prompts", options->num_prompts, "Requests; conversations with --turns")
       ->type_name("N")
-      ->check(CLI::Range(1, 1 << 20))
+      ->check(number_in(1, 1 << 20))
       ->capture_default_str();
   command->add_option("--request-rate", options->request_rate, "Arrivals a second, at random times (Poisson); 0: as --concurrency allows")
       ->type_name("R")
-      ->check(CLI::Range(0.0, 100000.0))
+      ->check(number_in(0.0, 100000.0))
       ->capture_default_str();
   command
       ->add_option("--concurrency,--max-concurrency", options->concurrency, "Requests at a time; 0: one, or with a rate as many as arrive")
       ->type_name("N")
-      ->check(CLI::Range(0, 1 << 16))
+      ->check(number_in(0, 1 << 16))
       ->capture_default_str();
   command->add_option("--input-len,--random-input-len", options->input_length, "Tokens of a prompt, or LEAST:MOST")
       ->type_name("N")
@@ -266,21 +267,21 @@ void add_bench_serve(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   command->add_option("--shared-prefix", options->shared_prefix, "Tokens before every prompt that are the same in all")
       ->type_name("N")
-      ->check(CLI::Range(0, 1 << 20))
+      ->check(number_in(0, 1 << 20))
       ->capture_default_str();
   command->add_option("--turns", options->turns, "Requests of a conversation, each with all before it")
       ->type_name("N")
-      ->check(CLI::Range(1, 1024))
+      ->check(number_in(1, 1024))
       ->capture_default_str();
   command->add_option("--warmup", options->warmup, "Requests before the ones that count")
       ->type_name("N")
-      ->check(CLI::Range(0, 1 << 20))
+      ->check(number_in(0, 1 << 20))
       ->capture_default_str();
   command->add_option("--goodput", options->goodput, "Limits that a good answer keeps: ttft:MS,itl:MS,tpot:MS,e2e:MS")->type_name("LIST");
   command->add_option("--temperature,--temp", options->temperature, "Of sampling")->type_name("T")->capture_default_str();
   command->add_option("--timeout", options->timeout, "Seconds that a request may take")
       ->type_name("S")
-      ->check(CLI::Range(1.0, 86400.0))
+      ->check(number_in(1.0, 86400.0))
       ->capture_default_str();
   command->add_option("--seed", options->seed, "Of prompts, lengths and arrivals")->type_name("N")->capture_default_str();
   command->add_flag("--ignore-eos", options->ignore_eos, "Answers go on to their full length");

@@ -16,6 +16,7 @@
 #include "cli/devices.h"
 #include "cli/synthetic_options.h"
 #include "cli/terminal.h"
+#include "cli/value_checks.h"
 #include "engine/sampler.h"
 #include "engine/stepper.h"
 #if defined(TETRAD_WITH_CUDA)
@@ -221,16 +222,16 @@ void add_bench_step(CLI::App& app) {
   CLI::App* command = app.add_subcommand("step", "One step on a GPU, whole and by kernel, with random weights made on the device");
   add_synthetic_options(*command, options->synthetic, "--synthetic");
   command->add_option("--device", options->device, "cuda:N")->capture_default_str();
-  command->add_option("--batch", options->size.batch, "Sequences")->capture_default_str()->check(CLI::Range(1, 4096));
+  command->add_option("--batch", options->size.batch, "Sequences")->capture_default_str()->check(number_in(1, 4096));
   command->add_option("--rows", options->size.rows, "Rows of each sequence: 1 decodes, more read a prompt")
       ->capture_default_str()
-      ->check(CLI::Range(1, 1 << 20));
+      ->check(number_in(1, 1 << 20));
   command->add_option("--context", options->size.context, "Tokens each sequence holds before")
       ->capture_default_str()
-      ->check(CLI::Range(0, 1 << 20));
+      ->check(number_in(0, 1 << 20));
   command->add_option("--repeat", options->size.repeat, "Steps timed; the median is quoted, with the range")
       ->capture_default_str()
-      ->check(CLI::Range(1, 1000));
+      ->check(number_in(1, 1000));
   command->add_option("--and", options->more, "Further sizes with the same weights, BATCHxROWS@CONTEXT");
   command->add_flag("--choose", options->choose, "Choose the next tokens on the device, instead of copying the logits to the host");
   command->add_option("--temperature", options->sampling.temperature, "Of --choose; 0 takes the most probable token")

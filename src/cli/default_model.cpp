@@ -8,12 +8,12 @@ namespace tetrad::cli {
 std::string default_model_directory() {
   namespace fs = std::filesystem;
   std::error_code code;
-  const fs::path program = fs::read_symlink("/proc/self/exe", code);
-  if (!code) {
-    const fs::path installed = (program.parent_path() / TETRAD_INSTALLED_MODEL).lexically_normal();
-    if (fs::is_directory(installed, code)) return installed.string();
-  }
-  return TETRAD_SOURCE_MODEL;
+  const fs::path folder = fs::read_symlink("/proc/self/exe", code).parent_path();
+  const auto place = [&](const char* way) { return (folder / way).lexically_normal(); };
+  // The programs of the tests lie one folder below the root of the build tree.
+  for (const fs::path& model : {place(TETRAD_INSTALLED_MODEL), place(TETRAD_BUILT_MODEL), place("../" TETRAD_BUILT_MODEL)})
+    if (fs::is_directory(model, code)) return model.string();
+  return place(TETRAD_INSTALLED_MODEL).string();
 }
 
 }  // namespace tetrad::cli

@@ -45,7 +45,7 @@ class LoadExchange : public std::enable_shared_from_this<LoadExchange> {
       if (!error) self->end("timeout");
     });
     socket_.async_connect(endpoint, [self = shared_from_this()](LoadFault error) {
-      if (error) return self->end("connect");
+      if (error) return self->end("connect: " + error.message());
       LoadFault ignored;
       self->socket_.set_option(tcp::no_delay(true), ignored);
       asio::async_write(self->socket_, asio::buffer(self->request_), [self](LoadFault failed, std::size_t) {

@@ -45,7 +45,7 @@ void add_device_options(CLI::App& app, ModelOptions& options) {
   app.add_option("--device", options.device, "auto, cpu or cuda:N")->type_name("NAME")->capture_default_str();
   app.add_option("-t,--threads", options.threads, "Threads; 0: all")
       ->type_name("N")
-      ->check(CLI::Range(0, kMaxThreads))
+      ->check(number_in(0, kMaxThreads))
       ->capture_default_str();
 }
 

@@ -151,13 +151,14 @@ void warn_if_open(const ServeOptions& options, bool has_keys, const ServeLog& lo
 
 int serve(const ServeOptions& options) {
   const Clock::time_point start = Clock::now();
+  const ServeLog log(options.log_format == "json");
+  for (const std::string& warning : options.warnings) log.line("warning: " + warning);
   const ModelFiles files = load_model_files(options.model);
   const ServeSizes sizes = serve_sizes(options, files.config);
   const HttpServerOptions http = http_options(options);
   ApiKeys keys(api_keys(options));
   CorsPolicy cors(options.allowed_origins);
   (void)service_settings(options);
-  const ServeLog log(options.log_format == "json");
   RequestJournal journal;
   StatsSampler sampler;
   std::optional<ReplayMap> replay;  // without a prefix cache there is nothing that its turns could find
@@ -210,7 +211,8 @@ int serve(const ServeOptions& options) {
     sampler.add(model.engine->stats());
     if (second % kTellEvery == 0) activity.tell(log);
   }
-  log.line(fmt::format("stopping: {} requests have {} s to end", server.busy(), options.shutdown_timeout));
+  const int busy = server.busy();
+  log.line(fmt::format("stopping: {} {} {} s to end", busy, busy == 1 ? "request has" : "requests have", options.shutdown_timeout));
   state.set_draining();
   server.drain();
   const bool clean = drain(*model.engine, server, signals, std::chrono::seconds(options.shutdown_timeout));
@@ -227,6 +229,7 @@ void add_serve(CLI::App& app, int& exit_code) {
   add_serve_options(app, *options);
   app.callback([options, &app, &exit_code] {
     apply_settings(app, options->config_file);
+    options->warnings = unknown_variables(app);
     options->model.quiet = options->log_format == "json";
     exit_code = serve(*options);
   });

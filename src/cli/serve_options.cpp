@@ -27,7 +27,7 @@ void add_address_options(CLI::App& app, ServeOptions& options) {
   app.add_option("-H,--host", options.host, "Address or name to listen on; 0.0.0.0: every IPv4 address")
       ->type_name("HOST")
       ->capture_default_str();
-  app.add_option("-p,--port", options.port, "Port; 0: any free one")->type_name("N")->check(CLI::Range(0, 65535))->capture_default_str();
+  app.add_option("-p,--port", options.port, "Port; 0: any free one")->type_name("N")->check(number_in(0, 65535))->capture_default_str();
   app.add_option("--uds", options.unix_socket, "Listen on this Unix socket instead")->type_name("PATH");
   app.add_option("--ssl-certfile", options.certificate_file, "Certificate chain in PEM: HTTPS")->type_name("FILE");
   app.add_option("--ssl-keyfile", options.key_file, "Its private key in PEM")->type_name("FILE");
@@ -46,39 +46,39 @@ void add_address_options(CLI::App& app, ServeOptions& options) {
       ->take_all();
   app.add_option("--sse-ping-interval", options.ping_interval, "Seconds of silence after which a stream sends a comment")
       ->type_name("S")
-      ->check(CLI::Range(1, kMaxSeconds))
+      ->check(number_in(1, kMaxSeconds))
       ->capture_default_str();
   app.add_option("--shutdown-timeout", options.shutdown_timeout, "Seconds that requests may still take after SIGTERM")
       ->type_name("S")
-      ->check(CLI::Range(0, kMaxSeconds))
+      ->check(number_in(0, kMaxSeconds))
       ->capture_default_str();
 }
 
 void add_engine_options(CLI::App& app, ServeOptions& options) {
   app.add_option("--max-num-seqs,--max-running-requests,--max_batch_size", options.max_sequences, "Answers computed at the same time")
       ->type_name("N")
-      ->check(CLI::Range(1, kMaxSequences))
+      ->check(number_in(1, kMaxSequences))
       ->capture_default_str();
   app.add_option("--max-num-batched-tokens,--chunked-prefill-size,--prefill-chunk", options.max_batched_tokens,
                  "Tokens of one step; 0: as many as the device takes")
       ->type_name("N")
-      ->check(CLI::Range(0, 1 << 20))
+      ->check(number_in(0, 1 << 20))
       ->capture_default_str();
   app.add_option("--max-num-queued-reqs,--max-queued-requests", options.max_queued,
                  "Requests that may wait; the next gets --queue-full-status. Default: four times --max-num-seqs")
       ->type_name("N")
-      ->check(CLI::Range(1, 1 << 20));
+      ->check(number_in(1, 1 << 20));
   app.add_option("--queue-full-status", options.queue_full_status, "What a request gets that finds the queue full: 503 or 429")
       ->type_name("N")
       ->check(CLI::IsMember({503, 429}))
       ->capture_default_str();
   app.add_option("--max-num-queued-tokens", options.max_queued_tokens, "Prompt tokens that may wait; 0: no limit")
       ->type_name("N")
-      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40))
+      ->check(number_in(std::int64_t{0}, std::int64_t{1} << 40))
       ->capture_default_str();
   app.add_option("--queue-timeout", options.queue_timeout, "Seconds that a request may wait; 0: for ever")
       ->type_name("S")
-      ->check(CLI::Range(0.0, static_cast<double>(kMaxSeconds)))
+      ->check(number_in(0.0, static_cast<double>(kMaxSeconds)))
       ->capture_default_str();
   app.add_option("--kv-cache-tokens", options.kv_cache_tokens,
                  "Tokens of all requests together that memory is planned for: a number, 128k, or auto")
@@ -87,15 +87,15 @@ void add_engine_options(CLI::App& app, ServeOptions& options) {
   app.add_option("--prefix-cache-slots", options.prefix_cache_slots,
                  "States kept on the device for prompts to come; 0: no prefix cache. Default: as --max-num-seqs")
       ->type_name("N")
-      ->check(CLI::Range(0, kMaxSequences));
+      ->check(number_in(0, kMaxSequences));
   app.add_option("--prefix-cache-host-mib", options.prefix_cache_host_mib, "MiB of host memory for those that leave the device; 0: none")
       ->type_name("N")
-      ->check(CLI::Range(0, 1 << 24))
+      ->check(number_in(0, 1 << 24))
       ->capture_default_str();
   app.add_option("--replay-map-mib", options.replay_map_mib,
                  "MiB for the tokens of answers, which stand in prompts for turns that come back altered or without reasoning; 0: none")
       ->type_name("N")
-      ->check(CLI::Range(0, 1 << 20))
+      ->check(number_in(0, 1 << 20))
       ->capture_default_str();
 }
 
@@ -107,7 +107,7 @@ void add_api_options(CLI::App& app, ServeOptions& options) {
       ->take_all();
   app.add_option("--default-max-tokens", options.default_max_tokens, "For requests that state none; 0: what is left of the context")
       ->type_name("N")
-      ->check(CLI::Range(0, std::numeric_limits<int>::max()))
+      ->check(number_in(0, std::numeric_limits<int>::max()))
       ->capture_default_str();
   app.add_option("--reasoning-fields", options.reasoning_fields, "Where reasoning goes: reasoning_content, reasoning, or both")
       ->type_name("NAME")
@@ -115,7 +115,7 @@ void add_api_options(CLI::App& app, ServeOptions& options) {
       ->capture_default_str();
   app.add_option("--reasoning-budget", options.reasoning_budget, "Tokens of thinking, for requests that state no number; -1: any number")
       ->type_name("N")
-      ->check(CLI::Range(kNoThinkingBudget, std::numeric_limits<int>::max()))
+      ->check(number_in(kNoThinkingBudget, std::numeric_limits<int>::max()))
       ->capture_default_str();
   app.add_option("--reasoning-budget-message", options.reasoning_budget_message, "What ends thinking when its budget is spent")
       ->type_name("TEXT");

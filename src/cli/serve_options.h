@@ -39,6 +39,7 @@ struct ServeOptions {
   bool log_requests = false, no_page = false;
   std::string request_log_file, log_format = "text";
   std::string config_file;
+  std::vector<std::string> warnings;  // about what this was read from
   int reasoning_budget = kNoThinkingBudget;
   std::string reasoning_budget_message{kThinkingSpent};
   // Instead of the weights on the device asked for: tests serve a backend that follows a script.

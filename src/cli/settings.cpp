@@ -1,6 +1,7 @@
 #include "cli/settings.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -10,6 +11,7 @@
 
 #include "base/error.h"
 #include "cli/suggest.h"
+#include "cli/terminal.h"
 #include "cli/text_input.h"
 
 namespace tetrad::cli {
@@ -45,10 +47,17 @@ std::string spelled(std::string name, char from, char to) {
   return name;
 }
 
+constexpr std::string_view kVariablePrefix = "TETRAD_";
+
+std::string variable_of(const std::string& name) {
+  std::string variable = std::string(kVariablePrefix) + spelled(name, '-', '_');
+  std::transform(variable.begin(), variable.end(), variable.begin(), [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  return variable;
+}
+
 std::optional<std::pair<std::string, std::string>> from_environment(const CLI::Option& option) {
   for (const std::string& name : option.get_lnames()) {
-    std::string variable = "TETRAD_" + spelled(name, '-', '_');
-    std::transform(variable.begin(), variable.end(), variable.begin(), [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+    const std::string variable = variable_of(name);
     if (const char* value = std::getenv(variable.c_str())) return std::pair(variable, std::string(value));
   }
   return std::nullopt;
@@ -78,6 +87,14 @@ bool has_name(const CLI::Option& option, const std::string& key) {
   const std::string wanted = spelled(key, '_', '-');
   const auto& names = option.get_lnames();
   return std::any_of(names.begin(), names.end(), [&](const std::string& name) { return spelled(name, '_', '-') == wanted; });
+}
+
+// The distance of names is that of what stands behind the prefix they share.
+std::string nearest_variable(const std::string& given, const std::vector<std::string>& known) {
+  std::vector<std::string> names;
+  for (const std::string& name : known) names.push_back(name.substr(kVariablePrefix.size()));
+  const std::string nearest = nearest_name(given.substr(kVariablePrefix.size()), names);
+  return nearest.empty() ? "" : std::string(kVariablePrefix) + nearest;
 }
 
 bool is_of_the_command_line(const CLI::Option& option) {
@@ -136,6 +153,24 @@ void apply_settings(CLI::App& command, const std::string& config_file) {
     else if (!of_file[index].empty())
       set_option(*option, of_file[index], fmt::format("{}:{}", config_file, lines[index]));
   }
+}
+
+std::vector<std::string> unknown_variables(const CLI::App& command) {
+  constexpr std::size_t kMaxShown = 100, kMaxTold = 16;
+  std::vector<std::string> known, told;
+  for (const CLI::Option* option : command.get_options([](const CLI::Option*) { return true; }))
+    if (!has_name(*option, "help"))
+      for (const std::string& name : option->get_lnames()) known.push_back(variable_of(name));
+  for (char** variable = environ; variable != nullptr && *variable != nullptr && told.size() < kMaxTold; ++variable) {
+    const std::string_view entry = *variable;
+    const std::string name(entry.substr(0, entry.find('=')));
+    if (!name.starts_with(kVariablePrefix) || std::find(known.begin(), known.end(), name) != known.end()) continue;
+    const std::string nearest = nearest_variable(name, known);
+    told.push_back(fmt::format("the variable {} has no effect: there is no such setting{}", printable(name.substr(0, kMaxShown)),
+                               nearest.empty() ? "" : ": did you mean " + nearest + "?"));
+  }
+  std::sort(told.begin(), told.end());
+  return told;
 }
 
 }  // namespace tetrad::cli

@@ -24,4 +24,8 @@ std::vector<Setting> parse_settings(const std::string& text, const std::string& 
 // with commas in the variable. config_file "": no file. Throws InputError for unknown keys and bad values, naming where they come from.
 void apply_settings(CLI::App& command, const std::string& config_file);
 
+// What is to be said of the variables TETRAD_... of the environment that are no option of the command: their names, and which one may have
+// been meant. Never their values, which may be secret.
+std::vector<std::string> unknown_variables(const CLI::App& command);
+
 }  // namespace tetrad::cli

@@ -13,6 +13,7 @@
 #include "cli/commands.h"
 #include "cli/synthetic_options.h"
 #include "cli/terminal.h"
+#include "cli/value_checks.h"
 #include "io/checkpoint.h"
 #include "io/safetensors_writer.h"
 #include "model/load_weights.h"
@@ -126,7 +127,7 @@ void add_synth(CLI::App& app, int& exit_code) {
   const auto options = std::make_shared<SynthOptions>();
   add_synthetic_options(app, options->model, "--like");
   app.add_option("--out", options->out, "Directory to write")->required();
-  app.add_option("--shard-mib", options->shard_mib, "Size of a file")->capture_default_str()->check(CLI::Range(1, kMaxShardMib));
+  app.add_option("--shard-mib", options->shard_mib, "Size of a file")->capture_default_str()->check(number_in(1, kMaxShardMib));
   app.add_flag("--flat", options->flat, "Text-only layout: model.layers.*, experts one by one");
   app.callback([options, &exit_code] {
     synth(*options);

@@ -79,7 +79,7 @@ void add_verify(CLI::App& app, int& exit_code) {
   const auto options = std::make_shared<Options>();
   app.add_option("directory", options->directory, "Checkpoint with goldens beside it")->required();
   app.add_option("--device", options->model.device, "auto, cpu or cuda:N")->capture_default_str();
-  app.add_option("--threads", options->model.threads, "Worker threads; 0: all")->check(CLI::Range(0, kMaxThreads));
+  app.add_option("--threads", options->model.threads, "Worker threads; 0: all")->check(number_in(0, kMaxThreads));
   app.callback([options, &exit_code] {
     const bool passed = verify(options->model, options->directory);
     fmt::print("{}: {}\n", options->directory, passed ? "verified" : "NOT verified");

@@ -98,13 +98,13 @@ class CudaBackend final : public Backend {
     if (can_replay(batch, logits.size())) {
       most_blocks = replayed_blocks(most_blocks);
       const std::span<float> staged(host_logits_.data(), logits.size());
-      const StepContext context{config_, batch, layout_, rows, logit_rows, most_blocks, workspace_, stream_};
+      const StepContext context{config_, batch, layout_, rows, logit_rows, most_blocks, workspace_, stream_, prefetch_};
       graphs_.replay({rows.T, static_cast<int>(batch.logit_rows.size()), most_blocks, !logits.empty()}, stream_,
                      [&] { enqueue(context, staged); });
       stream_.synchronize();
       if (logits.data() != staged.data()) std::copy(staged.begin(), staged.end(), logits.begin());
     } else {
-      enqueue({config_, batch, layout_, rows, logit_rows, most_blocks, workspace_, stream_}, logits);
+      enqueue({config_, batch, layout_, rows, logit_rows, most_blocks, workspace_, stream_, prefetch_}, logits);
       stream_.synchronize();
     }
     for (const SequenceRows& s : batch.sequences) {
@@ -225,6 +225,7 @@ class CudaBackend final : public Backend {
   std::vector<std::int64_t> lengths_;
   Profiler profiler_;
   Stream stream_;
+  WeightPrefetch prefetch_;
   DeviceModel model_;
   DeviceBuffer<std::byte> slots_, pages_;
   Workspace workspace_;

@@ -23,6 +23,11 @@ bool few_rows(const StepContext& step) {
          step.config.hidden_size % kFragmentRows == 0;
 }
 
+// Memory idles while few rows wait for each other: what the linears after them read first comes into L2 meanwhile.
+void fetch_ahead(std::initializer_list<const DeviceLinear*> weights, const StepContext& step) {
+  if (few_rows(step)) step.prefetch.begin(weights, step.stream);
+}
+
 // streams -> normed, with the injection of the sub-block before it where there was one.
 void hc_norm(const DeviceHc& w, const StepContext& step, bool inject) {
   const Config& c = step.config;
@@ -44,8 +49,8 @@ void hc_norm(const DeviceHc& w, const StepContext& step, bool inject) {
             step.stream);
 }
 
-// normed -> x [T, D], and the injection weights of the sub-block unless this is the final mixer.
-void hc_mix_normed(const DeviceHc& w, const StepContext& step, bool final) {
+// normed -> x [T, D], and the injection weights of the sub-block unless this is the final mixer; next: the linear that takes x.
+void hc_mix_normed(const DeviceHc& w, const StepContext& step, const DeviceLinear& next, bool final) {
   const Config& c = step.config;
   Workspace& ws = step.ws;
   const int T = step.T(), width = c.streams_size();
@@ -57,6 +62,7 @@ void hc_mix_normed(const DeviceHc& w, const StepContext& step, bool final) {
       hc_activate_sums(s, T, ws.low_sums, linear_segments(w.down_inject), w.down_inject.row_fragments() * kFragmentRows, ws.low, ws.low_ld,
                        inject, step.stream);
     }
+    fetch_ahead({&next}, step);
     return hc_up_mean(s, w.up, T, ws.low, ws.low_ld, ws.normed, ws.x, step.stream);
   }
   linear(w.down_inject, {.T = T, .x = ws.normed, .ldx = width, .y = ws.low_logits, .ldy = ws.low_ld}, step.stream);
@@ -66,7 +72,7 @@ void hc_mix_normed(const DeviceHc& w, const StepContext& step, bool final) {
 }
 
 // streams -> x, with the injection of the sub-block before it where that is pending.
-void hc_mix(const DeviceHc& w, const StepContext& step, bool pending, bool final = false) {
+void hc_mix(const DeviceHc& w, const StepContext& step, const DeviceLinear& next, bool pending, bool final = false) {
   Workspace& ws = step.ws;
   const HcShape s = hc_shape(step.config);
   if (few_rows(step)) {
@@ -74,11 +80,12 @@ void hc_mix(const DeviceHc& w, const StepContext& step, bool pending, bool final
     if (hc_inject_down(s, w.down_inject, step.T(), injection, ws.low, ws.low_ld, final ? nullptr : ws.inject_after, step.stream)) {
       std::swap(ws.streams, ws.streams_after);
       std::swap(ws.inject, ws.inject_after);
+      fetch_ahead({&next}, step);
       return hc_up_mean(s, w.up, step.T(), ws.low, ws.low_ld, ws.normed, ws.x, step.stream);
     }
   }
   hc_norm(w, step, pending);
-  hc_mix_normed(w, step, final);
+  hc_mix_normed(w, step, next, final);
 }
 
 // y into the streams; without a sink the next hc_norm does it, unless something else touches the streams before.
@@ -86,7 +93,7 @@ void inject_now(const StepContext& step) {
   hc_inject(hc_shape(step.config), step.T(), step.ws.inject, step.ws.y, step.ws.streams, step.stream);
 }
 
-void gdn_layer(const DeviceGdn& w, int layer, const StepContext& step) {
+void gdn_layer(const DeviceGdn& w, int layer, const StepContext& step, const DeviceHc& hc_after) {
   const Config& c = step.config;
   Workspace& ws = step.ws;
   const int T = step.T(), HV = c.gdn_value_heads, V = c.gdn_value_dim, conv = c.gdn_conv_dim();
@@ -107,6 +114,7 @@ void gdn_layer(const DeviceGdn& w, int layer, const StepContext& step) {
   const GdnWeightsView weights{w.conv, w.neg_exp_a, w.dt_bias, w.norm};
   const GdnBuffers b{ws.projected, ws.conv, ws.decay, ws.beta, ws.unit_scales, ws.heads, ws.arrivals};
   linear(w.in, {.T = T, .x = ws.x, .ldx = c.hidden_size, .y = ws.projected, .ldy = s.row}, step.stream);
+  fetch_ahead({&w.out, &hc_after.down_inject}, step);
   step.tap(layer, "gdn.qkv_proj", ws.projected, {{T, conv}, s.row});
   step.tap(layer, "gdn.z_proj", ws.projected + s.z, {{T, HV * V}, s.row});
   step.tap(layer, "gdn.b_proj", ws.projected + s.b, {{T, HV}, s.row});
@@ -186,7 +194,7 @@ void tap_selection(const QsaShape& s, const QsaGroup& g, const StepContext& step
   step.stream.synchronize();  // the vectors go away
 }
 
-void qsa_layer(const DeviceModel& model, const DeviceQsa& w, int layer, const StepContext& step) {
+void qsa_layer(const DeviceModel& model, const DeviceQsa& w, int layer, const StepContext& step, const DeviceHc& hc_after) {
   const Config& c = step.config;
   Workspace& ws = step.ws;
   QsaShape s = qsa_shape(step, layer);
@@ -194,6 +202,7 @@ void qsa_layer(const DeviceModel& model, const DeviceQsa& w, int layer, const St
   const int T = step.T();
   const QsaWeightsView weights{w.q_norm, w.k_norm, w.index_q_norm, w.index_k_norm, model.frequencies};
   linear(w.in, {.T = T, .x = ws.x, .ldx = c.hidden_size, .y = ws.projected, .ldy = s.row}, step.stream);
+  fetch_ahead({&w.out, &hc_after.down_inject}, step);
   step.tap(layer, "qsa.q_proj", ws.projected, {{T, s.k}, s.row});
   step.tap(layer, "qsa.v_proj", ws.projected + s.v, {{T, s.HKV * s.DH}, s.row});
   step.tap(layer, "qsa.index_qk", ws.projected + s.index_q, {{T, (s.HI + 1) * s.DI}, s.row});
@@ -213,7 +222,7 @@ void qsa_layer(const DeviceModel& model, const DeviceQsa& w, int layer, const St
   linear(w.out, {.T = T, .x = ws.heads, .ldx = s.HQ * s.DH, .y = ws.y, .ldy = c.hidden_size}, step.stream);
 }
 
-void moe_layer(const DeviceMoe& w, int layer, const StepContext& step) {
+void moe_layer(const DeviceMoe& w, int layer, const StepContext& step, const DeviceHc& hc_after) {
   const Config& c = step.config;
   Workspace& ws = step.ws;
   const int T = step.T(), E = c.num_experts, EK = c.experts_per_token, D = c.hidden_size, pairs = T * EK;
@@ -241,6 +250,7 @@ void moe_layer(const DeviceMoe& w, int layer, const StepContext& step) {
   down.x_rows = nullptr;
   const bf16* shared_gate = ws.moe_in + E + 2 * s.FS;
   linear(w.in, {.T = T, .x = ws.x, .ldx = D, .y = ws.moe_in, .ldy = ws.moe_in_ld}, step.stream);
+  fetch_ahead({&w.shared_down, &hc_after.down_inject}, step);
   const LinearArgs from_act{.T = pairs, .x = ws.act, .ldx = ws.act_ld, .y = ws.expert_out, .ldy = D, .groups = &down};
   const LinearArgs from_shared_act{.T = T, .x = ws.shared_act, .ldx = ws.shared_act_ld, .y = ws.shared_out, .ldy = D};
   if (step.batch.taps == nullptr && moe_few_applies(s, w.gate_up, w.shared_down, T)) {
@@ -340,21 +350,21 @@ void forward(const DeviceModel& model, const StepContext& step, std::span<float>
       ple_layer(*w.ple, layer, step);
     }
 
-    hc_mix(w.attn_hc, step, pending);
+    hc_mix(w.attn_hc, step, w.gdn ? w.gdn->in : w.qsa->in, pending);
     step.tap(layer, "attn.mixed", ws.x, {{T, D}});
     step.tap(layer, "attn.inject", ws.inject, {{T, c.hc_count}});
     if (w.gdn)
-      gdn_layer(*w.gdn, layer, step);
+      gdn_layer(*w.gdn, layer, step, w.mlp_hc);
     else
-      qsa_layer(model, *w.qsa, layer, step);
+      qsa_layer(model, *w.qsa, layer, step, w.mlp_hc);
     step.tap(layer, "attn.out", ws.y, {{T, D}});
     pending = step.batch.taps == nullptr;
     if (!pending) inject_now(step);
 
-    hc_mix(w.mlp_hc, step, pending);
+    hc_mix(w.mlp_hc, step, w.moe.in, pending);
     step.tap(layer, "mlp.mixed", ws.x, {{T, D}});
     step.tap(layer, "mlp.inject", ws.inject, {{T, c.hc_count}});
-    moe_layer(w.moe, layer, step);
+    moe_layer(w.moe, layer, step, layer + 1 < c.num_layers ? model.layers[static_cast<std::size_t>(layer) + 1].attn_hc : model.mixer);
     step.tap(layer, "moe.out", ws.y, {{T, D}});
     if (!pending) inject_now(step);
     step.tap(layer, "stream_out", ws.streams, {{T, c.streams_size()}});
@@ -362,9 +372,10 @@ void forward(const DeviceModel& model, const StepContext& step, std::span<float>
   if (!c.ple_layers.empty()) move_history(c.ngram_size, step.slot_offset(StateKind::kNgramHistory, -1), step.rows, step.stream);
   advance_lengths(step.slot_offset(StateKind::kPositions, -1), step.rows, step.stream);
 
-  hc_mix(model.mixer, step, pending, true);
+  hc_mix(model.mixer, step, model.lm_head, pending, true);
   step.tap(-1, "final.mixed", ws.x, {{T, D}});
   logits_of_rows(model, step, logits);
+  step.prefetch.end(step.stream);
 }
 
 }  // namespace tetrad::cuda

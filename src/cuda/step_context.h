@@ -4,6 +4,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cuda/kernels/prefetch.h"
 #include "cuda/kernels/step_rows.h"
 #include "cuda/workspace.h"
 #include "model/backend.h"
@@ -27,6 +28,7 @@ struct StepContext {
   int most_blocks;        // complete blocks of the row that sees most
   Workspace& ws;
   const Stream& stream;
+  WeightPrefetch& prefetch;
 
   int T() const { return rows.T; }
 

@@ -15,6 +15,7 @@ AnswerStream::AnswerStream(const GenerationRequest& request, const Tokenizer* to
       position_(static_cast<int>(request.prompt_ids.size())),
       sampler_(request.sampling, sampleable, request.prompt_ids),
       constraints_(request.constraints, request.min_tokens, request.stop_ids, sampleable.vocab_size),
+      content_begun_(constraints_.begun()),
       stops_(request.stop_strings, request.include_stop) {
   if (tokenizer != nullptr)
     detokenizer_.emplace(*tokenizer, request.skip_special);
@@ -58,7 +59,15 @@ AnswerToken AnswerStream::append(SampledToken sampled) {
   ++position_;
   ++num_tokens_;
   const bool stop_id = std::find(stop_ids_.begin(), stop_ids_.end(), id) != stop_ids_.end();
-  if (detokenizer_ && !(stop_id && skip_special_)) token.text = stops_.feed(detokenizer_->feed(id));
+  if (detokenizer_ && !(stop_id && skip_special_)) {
+    const std::string text = detokenizer_->feed(id);
+    text_bytes_ += text.size();
+    token.text = stops_.feed(text);
+  }
+  if (!content_begun_ && constraints_.begun()) {
+    content_begun_ = true;
+    token.content_at = text_bytes_;
+  }
   if (stop_id || stops_.stopped() || constraints_.must_end())
     token.finish = FinishReason::kStop;
   else if (max_tokens_ > 0 && num_tokens_ >= max_tokens_)

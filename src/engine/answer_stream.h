@@ -17,6 +17,9 @@ struct AnswerToken {
   SampledToken sampled;
   std::string text;  // that became safe to show: incomplete code points and what may become a stop string are held back
   std::optional<FinishReason> finish;
+  // With the last token before the content that the constraints speak of, where something goes before it: the content's first byte,
+  // counted from the start of the answer's text.
+  std::optional<std::size_t> content_at = {};
 };
 
 class AnswerStream {
@@ -51,6 +54,8 @@ class AnswerStream {
   int num_tokens_ = 0;
   Sampler sampler_;
   ConstraintSet constraints_;
+  std::size_t text_bytes_ = 0;  // of the answer so far, what is held back included
+  bool content_begun_;
   std::optional<StreamDetokenizer> detokenizer_;
   StopStrings stops_;
 };

@@ -57,7 +57,9 @@ void EngineCore::check_load(const EngineRequest& request, const QueueLoad& load)
                                       prompt_tokens, queue_limits_.capacity_tokens, answer));
     case Refusal::kQueueFull:
       throw EngineRefusal(EngineErrorKind::kQueueFull,
-                          fmt::format("{} requests with {} prompt tokens wait already: try again later", load.requests, load.tokens));
+                          fmt::format("{} with {} prompt tokens {} already: try again later",
+                                      load.requests == 1 ? "1 request" : fmt::format("{} requests", load.requests), load.tokens,
+                                      load.requests == 1 ? "waits" : "wait"));
   }
 }
 

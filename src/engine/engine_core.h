@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -49,7 +50,8 @@ class EngineCore : private Capacity {
   void add(std::uint64_t id, EngineRequest request, std::shared_ptr<EventSink> sink, Clock::time_point submitted);  // ids grow
   void cancel(std::uint64_t id);  // ends with FinishReason::kCancelled; nothing if the request is not there any more
   void fail_all(EngineErrorKind kind, const std::string& message);
-  void step();  // one packed step at most
+  // One packed step at most. on_started is called before it is computed if it started requests, whose counts it would hold up.
+  void step(const std::function<void()>& on_started = {});
 
   bool idle() const { return requests_.empty(); }
   QueueLoad load() const;                                 // that waits to be started

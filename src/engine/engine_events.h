@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -90,6 +91,8 @@ struct TokenEvent {
   int choice = 0;
   SampledToken sampled;
   std::string text;  // that became safe to show with this token; may lag behind
+  // AnswerToken's: told once, where thinking goes before an answer in a given form.
+  std::optional<std::size_t> content_at = {};
 };
 
 struct ChoiceFinishedEvent {

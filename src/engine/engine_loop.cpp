@@ -112,7 +112,7 @@ void EngineLoop::work() {
       if (stopping)
         core_.fail_all(EngineErrorKind::kStopping, "the engine was stopped before the request had ended");
       else
-        core_.step();
+        core_.step([this] { publish(); });
     } catch (const std::exception& error) {
       core_.fail_all(EngineErrorKind::kInternal, error.what());
     }

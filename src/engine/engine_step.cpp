@@ -11,7 +11,7 @@ constexpr int kMaxStalledSteps = 100;
 
 }  // namespace
 
-void EngineCore::step() {
+void EngineCore::step(const std::function<void()>& on_started) {
   expire_waiting();
   if (scheduler_.idle()) return;
   const StepPlan plan = scheduler_.plan(*this);
@@ -26,6 +26,7 @@ void EngineCore::step() {
     Active* active = find_request(id.request);
     if (active != nullptr && !active->started) start(*active);
   }
+  if (!plan.admitted.empty() && on_started) on_started();
   int scored = 0;
   for (const PlannedRows& planned : plan.rows) {
     const Active* active = find_request(planned.id.request);
@@ -296,7 +297,7 @@ bool EngineCore::take_token(Active& active, Choice& choice, std::span<const floa
   ++stats_.generated_tokens;
   choice.ids.push_back(token.sampled.id);
   const bool is_first = choice.answer->num_tokens() == 1;
-  if (!emit(active, TokenEvent{choice.index, std::move(token.sampled), std::move(token.text)})) return false;
+  if (!emit(active, TokenEvent{choice.index, std::move(token.sampled), std::move(token.text), token.content_at})) return false;
   const SequenceId id{active.id, choice.index};
   if (!token.finish) {
     if (!is_first || choice.index == 0) scheduler_.append(id);

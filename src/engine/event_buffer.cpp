@@ -14,6 +14,11 @@ bool EventBuffer::push(EngineEvent event) {
     TETRAD_CHECK(!ended_, "an event after the terminal one");
     ended_ = is_terminal(event);
     if (!ended_ && events_.size() >= capacity_) return false;
+    if (const auto* started = std::get_if<StartedEvent>(&event)) progress_.started = *started;
+    if (std::holds_alternative<TokenEvent>(event)) {
+      progress_.last_token = std::chrono::steady_clock::now();
+      if (progress_.tokens++ == 0) progress_.first_token = progress_.last_token;
+    }
     events_.push_back(std::move(event));
   }
   arrived_.notify_all();
@@ -39,6 +44,11 @@ std::optional<EngineEvent> EventBuffer::pop(std::chrono::milliseconds timeout) {
   std::unique_lock lock(mutex_);
   arrived_.wait_for(lock, timeout, [&] { return !events_.empty() || exhausted_; });
   return take();
+}
+
+EventBuffer::Progress EventBuffer::progress() const {
+  const std::lock_guard lock(mutex_);
+  return progress_;
 }
 
 bool EventBuffer::exhausted() const {

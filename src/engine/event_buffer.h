@@ -26,6 +26,14 @@ class EventBuffer : public EventSink {
   std::optional<EngineEvent> pop(std::chrono::milliseconds timeout = std::chrono::hours(24));
   bool exhausted() const;  // the terminal event has been taken
 
+  // How far the request has come, read or not: for a reader that gives up before its end.
+  struct Progress {
+    std::optional<StartedEvent> started;
+    int tokens = 0;                                                 // of all choices
+    std::chrono::steady_clock::time_point first_token, last_token;  // when they came; of no meaning without one
+  };
+  Progress progress() const;
+
  private:
   std::optional<EngineEvent> take();  // under the lock
 
@@ -34,6 +42,7 @@ class EventBuffer : public EventSink {
   mutable std::mutex mutex_;
   std::condition_variable arrived_;
   std::deque<EngineEvent> events_;
+  Progress progress_;
   bool ended_ = false, exhausted_ = false;
 };
 

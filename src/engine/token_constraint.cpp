@@ -72,6 +72,10 @@ bool ConstraintSet::must_end() const {
   return std::any_of(constraints_.begin(), constraints_.end(), [](const auto& constraint) { return constraint->must_end(); });
 }
 
+bool ConstraintSet::begun() const {
+  return std::all_of(constraints_.begin(), constraints_.end(), [](const auto& constraint) { return constraint->begun(); });
+}
+
 std::string ConstraintSet::names() const {
   std::string names;
   for (const auto& constraint : constraints_) {

@@ -37,6 +37,7 @@ class TokenConstraint {
   virtual std::span<const int> forced() const { return {}; }
   virtual bool may_end() const { return true; }    // a stop id may come next
   virtual bool must_end() const { return false; }  // nothing can follow: the answer ends here, without a stop id
+  virtual bool begun() const { return true; }      // what comes next is content; false: text that goes before it, as thinking does
 
   // The token that was chosen, not a stop id. It is one that narrow() and forced() allow.
   virtual void accept(int id) = 0;
@@ -59,6 +60,7 @@ class ConstraintSet {
   Allowed next();
   void accept(int id);
   bool must_end() const;
+  bool begun() const;         // what comes next is content to every constraint
   std::string names() const;  // for messages
 
  private:
@@ -127,11 +129,10 @@ class AfterThinking : public TokenConstraint {
   std::span<const int> forced() const override;
   bool may_end() const override { return begun() && inner_->may_end(); }
   bool must_end() const override { return begun() && inner_->must_end(); }
+  bool begun() const override { return ended_ && separator_at_ == separator_.size(); }
   void accept(int id) override;
 
  private:
-  bool begun() const { return ended_ && separator_at_ == separator_.size(); }
-
   std::unique_ptr<TokenConstraint> inner_;
   int end_id_;
   std::vector<int> separator_;

@@ -135,10 +135,19 @@ std::size_t SchemaDocument::size_of(const Json& value, int depth) const {
   return size;
 }
 
+// A schema that was made is none of the document's: the root's name, which it may have been copied with, means nothing in it.
 const Json& SchemaDocument::keep(Json schema) {
   pay(size_of(schema));
+  if (schema.is_object()) schema.erase("$id");
   made_.push_back(std::move(schema));
   return made_.back();
+}
+
+// Below the root it would be the base of the references in it: "#" would no longer be the root.
+void SchemaDocument::check_base(const Json& schema, const std::string& path) const {
+  const auto id = schema.find("$id");
+  if (&schema != root_ && id != schema.end())
+    fail<GrammarError>("{}: $id below the root of a schema is not supported: references would start from there", path);
 }
 
 // "#" or "#/a/b", where ~1 stands for a slash, ~0 for a tilde, and %XX for a byte.
@@ -166,6 +175,7 @@ const Json& SchemaDocument::resolve(const std::string& reference, const std::str
     const Json* next = nullptr;
     if (at->is_object()) {
       pay(at->size() + 1);
+      if (const auto id = at->find("$id"); id != at->end() && id->is_string()) check_base(*at, path);  // else a property of that name
       const auto it = at->find(key);
       if (it != at->end()) next = &*it;
     } else if (at->is_array() && !key.empty() && key.size() < 8 && key.find_first_not_of("0123456789") == std::string::npos) {
@@ -187,6 +197,7 @@ const Json& SchemaDocument::flat(const Json& schema, const std::string& path, in
   if (depth > kMaxReferenceDepth) fail<GrammarError>("{}: more than {} references in a row", path, kMaxReferenceDepth);
   if (const auto known = flattened_.find(&schema); known != flattened_.end()) return *known->second;
   check_keywords(schema, path);
+  check_base(schema, path);
   const auto reference = schema.find("$ref"), all = schema.find("allOf"), nullable = schema.find("nullable");
   if (reference == schema.end() && all == schema.end() && nullable == schema.end()) return schema;
 

@@ -47,6 +47,7 @@ class SchemaDocument {
 
  private:
   const Json& flat(const Json& schema, const std::string& path, int depth);
+  void check_base(const Json& schema, const std::string& path) const;
   const Json& resolve(const std::string& reference, const std::string& path);
   Json merge(const Json& a, const Json& b, const std::string& path);
   void merge_objects(Json& into, const Json& a, const Json& b);

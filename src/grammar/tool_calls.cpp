@@ -126,6 +126,7 @@ class CallBuilder {
     if ((types & kStringBit) != 0) ways.push_back(compiler_.string_content(flat, path, TextForm::kPlain, next));
     if ((types & ~unsigned{kStringBit}) != 0) {
       Json others = flat.is_object() ? flat : Json::object();
+      others.erase("$id");  // of the root, which a parameter may refer to
       others["type"] = type_names(types & ~unsigned{kStringBit});
       kept_.push_back(std::move(others));
       ways.push_back(compiler_.value(kept_.back(), path, builder_.literal("\n</parameter>", next)));

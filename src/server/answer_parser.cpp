@@ -74,9 +74,10 @@ Header match_header(std::string_view text, const ToolSet& tools, bool last) {
 }  // namespace
 
 AnswerParser::AnswerParser(AnswerForm form)
-    : form_(std::move(form)), state_(form_.starts_in_reasoning ? State::kReasoning : State::kContent) {
+    : form_(std::move(form)), state_(State::kReasoning), awaits_content_(form_.starts_in_reasoning && form_.content_is_told) {
   if (form_.tools != nullptr && form_.tools->empty()) form_.tools = nullptr;
   TETRAD_CHECK(form_.tools == nullptr || form_.make_id, "tools without a maker of ids");
+  if (!form_.starts_in_reasoning) begin_content();
 }
 
 std::vector<AnswerEvent> AnswerParser::feed(std::string_view text) {
@@ -96,16 +97,41 @@ std::vector<AnswerEvent> AnswerParser::finish(bool ended_by_model) {
 }
 
 void AnswerParser::run(bool last) {
+  if (awaits_content_ && content_at_) {
+    const std::size_t ahead = *content_at_ > decided_ ? *content_at_ - decided_ : 0;
+    if (buffer_.size() < ahead && !last) return decide(false);
+    std::string content = buffer_.size() > ahead ? buffer_.substr(ahead) : std::string();
+    buffer_.resize(std::min(buffer_.size(), ahead));
+    decide(true);
+    begin_content();
+    buffer_ = std::move(content);
+  }
+  decide(last);
+}
+
+void AnswerParser::decide(bool last) {
   while (cursor_ < buffer_.size() && step(last)) {
   }
+  decided_ += cursor_;
   buffer_.erase(0, cursor_);
   cursor_ = 0;
+}
+
+void AnswerParser::begin_content() {
+  awaits_content_ = false;
+  switch (form_.content) {
+    case ContentRule::kFree: return begin_part(State::kContent);
+    case ContentRule::kVerbatim: return begin_part(State::kVerbatim);
+    case ContentRule::kVerbatimOrCalls: return begin_part(State::kVerbatimOrCalls);
+  }
 }
 
 bool AnswerParser::step(bool last) {
   switch (state_) {
     case State::kReasoning:
     case State::kContent: return step_text(last);
+    case State::kVerbatim: pass_text(rest().size()); return true;
+    case State::kVerbatimOrCalls: state_ = rest()[0] == '<' ? State::kContent : State::kVerbatim; return true;
     case State::kForeignCall: return step_foreign_call(last);
     case State::kBetweenParameters: return step_between_parameters(last);
     case State::kValue: return step_value(last);
@@ -150,9 +176,19 @@ bool AnswerParser::step_tag(std::size_t space, bool last) {
     undecided = std::max(undecided, opens);
   }
   if (reasoning || own_line) {
-    const Match closes = match(tag, kEndThink, last);
+    Match closes = match(tag, kEndThink, last);
+    std::size_t length = kEndThink.size();
+    if (closes == Match::kYes && awaits_content_) {
+      // The end is what only the separator follows, up to the place that is told.
+      const std::size_t separator = count_space(tag.substr(length), kMaxTagSpace + 1);
+      length += separator;
+      if (length < tag.size() || separator > kMaxTagSpace)
+        closes = Match::kNo;
+      else if (!last)
+        closes = Match::kPartial;
+    }
     if (closes == Match::kYes) {
-      cursor_ += space + kEndThink.size();
+      cursor_ += space + length;
       begin_part(State::kContent);
       return true;
     }

@@ -12,8 +12,11 @@
 //   closing tag belong to the form, not to the value. Arguments become JSON by the function's schema (tool_set.h). Strings are passed on as
 //   they arrive, the rest when the value is complete. White space next to tags is not content, up to kMaxTagSpace characters of it. What
 //   stands between parameters comes as content after the call.
+// An answer that a grammar binds (ContentRule) has content of another making: from where the grammar began it is text that must arrive as
+// it was written, whatever it looks like. A </think> in the reasoning that the grammar did not take for its end is reasoning.
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -47,11 +50,19 @@ struct ToolCallEnd {
 };
 using AnswerEvent = std::variant<ReasoningDelta, ContentDelta, ToolCallBegin, ToolCallDelta, ToolCallEnd>;
 
+enum class ContentRule {
+  kFree,             // as above
+  kVerbatim,         // text of a form
+  kVerbatimOrCalls,  // the same, or calls and nothing else: these begin with "<", with which no JSON begins
+};
+
 struct AnswerForm {
   bool starts_in_reasoning = false;      // prompt_opens_reasoning()
   const ToolSet* tools = nullptr;        // null or empty: nothing is a call; outlives the parser
   int max_calls = 0;                     // 0: any number; what comes after the last is dropped
   std::function<std::string()> make_id;  // of a call; must be set where tools are
+  ContentRule content = ContentRule::kFree;
+  bool content_is_told = false;  // where the reasoning that the prompt opened ends is said by content_begins_at(), not by a tag
 };
 
 class AnswerParser {
@@ -59,18 +70,22 @@ class AnswerParser {
   explicit AnswerParser(AnswerForm form);
 
   std::vector<AnswerEvent> feed(std::string_view text);
+  // With content_is_told: the content's first byte, counted from the start of the answer. Comes before feed() has had text from there on.
+  void content_begins_at(std::size_t offset) { content_at_ = offset; }
   // No more text comes. ended_by_model: with its stop token, so that a call whose parameters are all closed counts as complete.
   std::vector<AnswerEvent> finish(bool ended_by_model);
 
-  bool in_reasoning() const { return state_ == State::kReasoning; }
-  bool enough() const { return state_ == State::kEnough; }  // max_calls are complete: the rest of the answer has no use
+  bool in_reasoning() const { return state_ == State::kReasoning; }  // what is decided so far
+  bool enough() const { return state_ == State::kEnough; }           // max_calls are complete: the rest of the answer has no use
   int complete_calls() const { return complete_calls_; }
   bool has_incomplete_call() const { return incomplete_call_; }  // only after finish()
 
  private:
-  enum class State { kReasoning, kContent, kForeignCall, kBetweenParameters, kValue, kEnough };
+  enum class State { kReasoning, kContent, kVerbatim, kVerbatimOrCalls, kForeignCall, kBetweenParameters, kValue, kEnough };
 
   void run(bool last);
+  void decide(bool last);
+  void begin_content();
   // One decision about the text at cursor_; false if it takes more text (never when `last`).
   bool step(bool last);
   bool step_text(bool last);
@@ -96,6 +111,9 @@ class AnswerParser {
   State state_;
   std::string buffer_;  // undecided from cursor_ on
   std::size_t cursor_ = 0;
+  std::size_t decided_ = 0;                // bytes of the answer before buffer_
+  bool awaits_content_;                    // reasoning that ends where content_at_ says
+  std::optional<std::size_t> content_at_;  // once it is known, until it is reached
   std::vector<AnswerEvent> events_;
 
   bool after_tag_ = true;    // nothing but white space since the last tag

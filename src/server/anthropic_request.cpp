@@ -191,6 +191,9 @@ ThinkingWish read_thinking(RequestFields& fields, ChatRequest& request, bool bud
       request.form = read_format_object(*format, "output_config.format");
     }
     if (const auto effort = config_fields.text("effort")) wish.set_effort(*effort, "output_config.effort");
+    refuse_foreign_forms(config_fields, "output_config.format");
+    const std::vector<std::string> unknown = config_fields.unknown();
+    request.unknown_fields.insert(request.unknown_fields.end(), unknown.begin(), unknown.end());
   }
   const Json* thinking = fields.object("thinking");
   if (thinking == nullptr) return wish;
@@ -234,9 +237,6 @@ ChatRequest parse(std::string_view body, const RequestContext& context, bool onl
   for (const char* field : {"metadata", "service_tier", "cache_control"}) fields.accept_field(field);
   fields.refuse_field("mcp_servers", "the server calls no other servers");
   fields.refuse_field("container", "the server runs no code");
-  for (const char* field : {"response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
-                            "json_schema", "regex", "grammar"})
-    fields.refuse_field(field, "here an answer is bound to a form by output_config.format");
   for (const char* field : {"n", "best_of", "logprobs", "top_logprobs", "seed", "stop", "min_tokens"})
     fields.refuse_field(field, "this API has no such field: ask /v1/chat/completions");
   if (const Json* format = fields.object("output_format")) request.form = read_format_object(*format, "output_format");
@@ -253,7 +253,7 @@ ChatRequest parse(std::string_view body, const RequestContext& context, bool onl
   request.continues_last = last["role"] == "assistant" && !last.contains("tool_calls");
   request.variables["add_generation_prompt"] = !request.continues_last;
   apply_tools_and_thinking(request, std::move(offered), std::move(template_tools), choice, named, "tool_choice", std::move(wish));
-  const std::vector<std::string> unknown = unknown_fields(fields, context);
+  const std::vector<std::string> unknown = unknown_fields(fields, context, "output_config.format");
   request.unknown_fields.insert(request.unknown_fields.begin(), unknown.begin(), unknown.end());
   return request;
 }

@@ -79,7 +79,7 @@ ApiError api_error(EngineErrorKind kind, const std::string& message, const std::
 }
 
 // The start of the sentence is what agents look for to know that they should shorten the conversation.
-void check_context(const EngineRequest& request, int context_tokens) {
+void check_context(const EngineRequest& request, int context_tokens, std::string_view field) {
   const GenerationRequest& generation = request.generation;
   const auto prompt_tokens = static_cast<std::int64_t>(generation.prompt_ids.size());
   const int max_tokens = generation.max_tokens, least = generation.prompt_only ? 0 : std::max(max_tokens, 1);
@@ -87,7 +87,7 @@ void check_context(const EngineRequest& request, int context_tokens) {
   const std::string asked = max_tokens > 0           ? fmt::format(" and {} of the answer", max_tokens)
                             : generation.prompt_only ? ""
                                                      : ", which leaves no room for an answer";
-  throw RequestError("messages",
+  throw RequestError(std::string(field),
                      fmt::format("This model's maximum context length is {} tokens. However, the request has {} tokens of input{}. Shorten "
                                  "the input or lower max_tokens.",
                                  context_tokens, prompt_tokens, asked),

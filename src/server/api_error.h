@@ -41,7 +41,7 @@ ApiError api_error(EngineErrorKind kind, const std::string& message, const std::
 
 // Throws RequestError code "context_length_exceeded" if prompt and answer cannot fit. max_tokens 0: whatever is left, at least one token;
 // of a request for its prompt alone, none.
-void check_context(const EngineRequest& request, int context_tokens);
+void check_context(const EngineRequest& request, int context_tokens, std::string_view field);
 // The same for /v1/messages, whose answers may end early with model_context_window_exceeded: the prompt alone must leave room for a token.
 void check_context_anthropic(int prompt_tokens, int context_tokens);
 

@@ -40,7 +40,7 @@ ChatPrompt chat_prompt(const Service& service, const ChatRequest& chat, ReplayCo
   if (chat.continues_last) {
     prompt.text = render_to_last_message(service, chat);
     prompt.in_reasoning = message_thinks(prompt.text);
-    prompt.ids = service.encode(prompt.text);
+    prompt.ids = service.encode(prompt.text, chat.prompt_field);
     return prompt;
   }
   ReplayPrompt replayed = replay_prompt(service, chat, count);

@@ -105,7 +105,7 @@ ChatRequest parse_chat_request(const Json& body, const RequestContext& context) 
   request.returns_prompt_text = fields.boolean("return_prompt_text").value_or(false);
   apply_tools_and_thinking(request, std::move(offered), std::move(template_tools), choice, named, "tool_choice", std::move(wish));
 
-  const std::vector<std::string> unknown = unknown_fields(fields, context);
+  const std::vector<std::string> unknown = unknown_fields(fields, context, "response_format");
   request.unknown_fields.insert(request.unknown_fields.begin(), unknown.begin(), unknown.end());
   if (context.strict_fields && !request.unknown_fields.empty())
     refuse(request.unknown_fields[0], "{}: unknown field", request.unknown_fields[0]);

@@ -1,7 +1,7 @@
 #pragma once
 // A request of the chat kind, whatever API it came through, as a value; and the reader of OpenAI's chat completions.
 //
-// The caller then: chat_prompt() -> engine.generation.prompt_ids; check_context(); submit.
+// The caller then: chat_work(), which makes the prompt and checks the rest; submit.
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -65,9 +65,10 @@ struct ChatRequest {
   bool returns_prompt_text = false;
   ReasoningOutput reasoning = ReasoningOutput::kSeparate;
   Delivery delivery;
-  std::string request_id;                   // as the client wrote it in the body; "" if it did not
-  bool merged_system_messages = false;      // more than one, or not first: joined into one at the start
-  std::vector<std::string> unknown_fields;  // accepted, without effect; to be logged once each
+  std::string_view prompt_field = "messages";  // what the conversation comes from, for messages about it
+  std::string request_id;                      // as the client wrote it in the body; "" if it did not
+  bool merged_system_messages = false;         // more than one, or not first: joined into one at the start
+  std::vector<std::string> unknown_fields;     // accepted, without effect; to be logged once each
 };
 
 // Every field is honoured, refused by name (RequestError with param), or listed in unknown_fields.

@@ -79,7 +79,7 @@ CompletionRequest parse_completion_request(std::string_view body, const RequestC
     generation.prompt_logprobs = std::max(generation.prompt_logprobs, *generation.sampling.logprobs);
   request.delivery = read_delivery(fields);
   request.prompts = read_prompts(fields, context.vocab_size);
-  request.unknown_fields = unknown_fields(fields, context);
+  request.unknown_fields = unknown_fields(fields, context, "response_format");
   return request;
 }
 

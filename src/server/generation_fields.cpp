@@ -209,7 +209,8 @@ void refuse_unsupported_fields(RequestFields& fields) {
   for (const char* field : {"user", "metadata", "safety_identifier", "add_special_tokens"}) fields.accept_field(field);
 }
 
-std::vector<std::string> unknown_fields(const RequestFields& fields, const RequestContext& context) {
+std::vector<std::string> unknown_fields(RequestFields& fields, const RequestContext& context, std::string_view form_field) {
+  refuse_foreign_forms(fields, form_field);
   std::vector<std::string> unknown = fields.unknown();
   if (context.strict_fields && !unknown.empty()) refuse(unknown[0], "{}: unknown field", unknown[0]);
   return unknown;

@@ -17,8 +17,9 @@ Delivery read_delivery(RequestFields& fields);
 // Names what neither endpoint can do, and accepts what is for bookkeeping only.
 void refuse_unsupported_fields(RequestFields& fields);
 
-// Unknown fields, or with context.strict_fields the refusal of the first.
-std::vector<std::string> unknown_fields(const RequestFields& fields, const RequestContext& context);
+// Unknown fields, or with context.strict_fields the refusal of the first. A field with which another API asks for a form of the answer is
+// always refused: the answer would not have it. form_field: what asks for it here.
+std::vector<std::string> unknown_fields(RequestFields& fields, const RequestContext& context, std::string_view form_field);
 
 // A number between low and high, checked so that a NaN fails.
 double number_between(RequestFields& fields, std::string_view field, double fallback, double low, double high, bool low_allowed = true);

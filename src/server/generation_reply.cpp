@@ -1,5 +1,6 @@
 #include "server/generation_reply.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -35,6 +36,7 @@ void GenerationReply::submit(std::size_t prompt) {
   const std::size_t capacity =
       setup_.stream ? service_->settings.stream_buffer_events * static_cast<std::size_t>(request.num_choices) : kUnbounded;
   auto events = std::make_shared<EventBuffer>(capacity, [waker = waker_] { waker->ring(); });
+  const auto submitted = std::chrono::steady_clock::now();
   const RequestHandle handle = service_->engine->submit(std::move(request), events);
   JournalEntry entry{.trace = setup_.trace,
                      .prompt = static_cast<int>(prompt),
@@ -47,7 +49,7 @@ void GenerationReply::submit(std::size_t prompt) {
                      .finish_reasons = {},
                      .error = {}};
   if (service_->journal != nullptr) service_->journal->started(entry);
-  parts_.push_back({std::move(events), handle, std::move(entry), std::chrono::steady_clock::now()});
+  parts_.push_back({std::move(events), handle, std::move(entry), submitted});
   ++running_;
 }
 
@@ -80,11 +82,24 @@ void GenerationReply::record(const EngineEvent& event, std::size_t prompt) {
   if (service_->journal != nullptr) service_->journal->ended(entry);
 }
 
-// A part whose end nobody will see: what is known of it.
+// A part whose end nobody will see: what is known of it. The phase that it was left in counts up to now.
 void GenerationReply::give_up(Part& part) {
   service_->engine->cancel(part.handle);
   part.ended = true;
-  part.entry.timings.total = std::chrono::duration<double>(std::chrono::steady_clock::now() - part.submitted).count();
+  const auto seconds = [](std::chrono::steady_clock::duration time) { return std::chrono::duration<double>(time).count(); };
+  const EventBuffer::Progress progress = part.events->progress();
+  RequestTimings& timings = part.entry.timings;
+  timings.total = seconds(std::chrono::steady_clock::now() - part.submitted);
+  timings.queue = progress.started ? progress.started->queue_seconds : timings.total;
+  if (progress.tokens > 0) {
+    timings.first_token = seconds(progress.first_token - part.submitted);
+    timings.decode = seconds(progress.last_token - progress.first_token);
+  }
+  if (progress.started) {
+    timings.prefill = std::max((progress.tokens > 0 ? timings.first_token : timings.total) - timings.queue, 0.0);
+    part.entry.usage.cached_tokens = progress.started->cached_tokens;
+  }
+  part.entry.usage.completion_tokens = progress.tokens;
   part.entry.finish_reasons = {"abort"};
   if (service_->journal != nullptr) service_->journal->ended(part.entry);
 }
@@ -100,12 +115,6 @@ bool GenerationReply::drain(std::size_t prompt, std::string& out) {
     if (out.size() >= kTakeBytes) return false;
     const std::optional<EngineEvent> event = part.events->try_pop();
     if (!event) return true;
-    if (const auto* started = std::get_if<StartedEvent>(&*event)) {
-      part.entry.timings.queue = started->queue_seconds;
-      part.entry.usage.cached_tokens = started->cached_tokens;
-    } else if (std::holds_alternative<TokenEvent>(*event)) {
-      ++part.entry.usage.completion_tokens;
-    }
     if (is_terminal(*event)) {
       part.ended = true;
       --running_;

@@ -2,12 +2,12 @@
 
 #include <chrono>
 #include <set>
-#include <span>
 #include <utility>
 
 #include "server/anthropic_request.h"
 #include "server/chat_prompt.h"
 #include "server/completion_request.h"
+#include "server/engine_requests.h"
 #include "server/generation_reply.h"
 #include "server/http_wire.h"
 #include "server/replay_prompt.h"
@@ -15,9 +15,6 @@
 
 namespace tetrad {
 namespace {
-
-constexpr std::int64_t kMaxPromptScores = std::int64_t{1}
-                                          << 21;  // log probabilities of prompts in one answer, which grows by 40 bytes each
 
 std::int64_t seconds_since_1970() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -51,46 +48,20 @@ ResponseContext response_context(const Service& service, const HttpRequest& requ
   return context;
 }
 
-// The answer holds all of them at once.
-void check_prompt_scores(std::span<const EngineRequest> requests) {
-  std::int64_t scores = 0;
-  for (const EngineRequest& request : requests)
-    scores +=
-        static_cast<std::int64_t>(request.generation.prompt_ids.size()) * (request.generation.prompt_logprobs + 1) * request.num_choices;
-  if (scores > kMaxPromptScores)
-    refuse(
-        "prompt_logprobs",
-        "prompt_logprobs: {} log probabilities of prompts were asked for, {} are computed at most: send fewer prompts at a time or ask for "
-        "fewer of the best",
-        scores, kMaxPromptScores);
-}
-
 using MakeBuilder = std::function<std::unique_ptr<ResponseBuilder>(ResponseContext)>;
 
 Reply start_chat(const std::shared_ptr<const Service>& service, const ChatRequest& chat, ResponseContext context, ApiShape shape,
                  const HttpRequest& request, const MakeBuilder& make_builder) {
-  EngineRequest engine = chat.engine;
-  ChatPrompt prompt = chat_prompt(*service, chat, ReplayCount::kCount);
-  context.starts_in_reasoning = prompt.in_reasoning;
-  TurnRecorder recorder(*service, chat, prompt.digest, context);
-  engine.generation.prompt_ids = std::move(prompt.ids);
-  if (auto constraint = answer_constraint(*service, chat, prompt.in_reasoning); constraint != nullptr && !engine.generation.prompt_only)
-    engine.generation.constraints.push_back(std::move(constraint));
-  if (const auto budget = thinking_budget(*service, chat, prompt.in_reasoning)) engine.generation.constraints.push_back(budget);
-  if (chat.delivery.token_ids) context.prompt_ids = [ids = engine.generation.prompt_ids](int) { return ids; };
-  if (chat.returns_prompt_text) context.prompt_text = [text = std::move(prompt.text)](int) { return text; };
-  const int context_tokens = service->context_tokens;
-  engine.generation.max_length = context_tokens;
-  engine.take_what_fits = shape == ApiShape::kAnthropic;
-  if (engine.take_what_fits)
-    check_context_anthropic(static_cast<int>(engine.generation.prompt_ids.size()), context_tokens);
-  else
-    check_context(engine, context_tokens);
-  check_prompt_scores(std::span(&engine, 1));
+  ChatWork work = chat_work(*service, chat, shape, ReplayCount::kCount);
+  context.starts_in_reasoning = work.prompt.in_reasoning;
+  context.is_bound = work.is_bound;
+  TurnRecorder recorder(*service, chat, work.prompt.digest, context);
+  if (chat.delivery.token_ids) context.prompt_ids = [ids = work.engine.generation.prompt_ids](int) { return ids; };
+  if (chat.returns_prompt_text) context.prompt_text = [text = std::move(work.prompt.text)](int) { return text; };
   GenerationReply::Setup setup;
   setup.trace = trace_of(request, context.model, chat.delivery.stream);
   setup.builder = recorder.around(make_builder(std::move(context)));
-  setup.requests.push_back(std::move(engine));
+  setup.requests.push_back(std::move(work.engine));
   setup.stream = chat.delivery.stream;
   setup.shape = shape;
   setup.request_id = request.id;
@@ -138,23 +109,15 @@ Reply completions(const std::shared_ptr<const Service>& service, const HttpReque
   log_unknown(*service, completion.unknown_fields);
   ResponseContext context = response_context(*service, request, "cmpl-", completion.request_id, std::move(model), "call_");
   GenerationReply::Setup setup;
-  const int context_tokens = service->context_tokens;
+  setup.requests = completion_work(*service, completion);
   auto texts = std::make_shared<std::vector<std::string>>();     // of the prompts, for echo
   auto ids = std::make_shared<std::vector<std::vector<int>>>();  // of the prompts, for return_token_ids and log probabilities
-  const auto constraint = service->grammars->constraint(completion.form, {}, CallRule::kFree);
-  for (const CompletionPrompt& prompt : completion.prompts) {
-    EngineRequest engine = completion.engine;
-    if (constraint != nullptr && !engine.generation.prompt_only) engine.generation.constraints.push_back(constraint);
-    engine.generation.max_length = context_tokens;
-    const auto* text = std::get_if<std::string>(&prompt);
-    engine.generation.prompt_ids = text != nullptr ? service->encode(*text) : std::get<std::vector<int>>(prompt);
-    if (engine.generation.prompt_ids.empty()) refuse("prompt", "prompt: at least one token is needed, got an empty prompt");
-    check_context(engine, context_tokens);
-    if (completion.echo) texts->push_back(text != nullptr ? *text : service->tokenizer->decode(engine.generation.prompt_ids));
-    if (engine.generation.prompt_logprobs >= 0 || completion.delivery.token_ids) ids->push_back(engine.generation.prompt_ids);
-    setup.requests.push_back(std::move(engine));
+  for (std::size_t i = 0; i < setup.requests.size(); ++i) {
+    const GenerationRequest& generation = setup.requests[i].generation;
+    const auto* text = std::get_if<std::string>(&completion.prompts[i]);
+    if (completion.echo) texts->push_back(text != nullptr ? *text : service->tokenizer->decode(generation.prompt_ids));
+    if (generation.prompt_logprobs >= 0 || completion.delivery.token_ids) ids->push_back(generation.prompt_ids);
   }
-  check_prompt_scores(setup.requests);
   context.prompt_ids = [ids](int prompt) { return ids->at(static_cast<std::size_t>(prompt)); };
   context.prompt_text = [texts](int prompt) { return texts->at(static_cast<std::size_t>(prompt)); };
   setup.trace = trace_of(request, context.model, completion.delivery.stream);

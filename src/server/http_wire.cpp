@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstring>
 #include <iterator>
 #include <random>
@@ -88,6 +89,33 @@ std::string request_id_from(std::string_view given) {
 std::string random_id(std::string_view prefix) {
   static thread_local std::random_device entropy;  // the system's generator
   return fmt::format("{}{:08x}{:08x}{:08x}", prefix, entropy(), entropy(), entropy());
+}
+
+std::string_view origin_form(std::string_view target) {
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    const bool absolute =
+        target.size() >= scheme.size() && std::equal(scheme.begin(), scheme.end(), target.begin(),
+                                                     [](char expected, char c) { return expected == (c >= 'A' && c <= 'Z' ? c + 32 : c); });
+    if (!absolute) continue;
+    target.remove_prefix(scheme.size());
+    target.remove_prefix(std::min(target.find_first_of("/?"), target.size()));
+    return target.empty() ? "/" : target;
+  }
+  return target;
+}
+
+std::string_view host_fault(const Headers& headers) {
+  const std::string* host = nullptr;
+  for (const auto& [name, value] : headers) {
+    if (name != "host") continue;
+    if (host != nullptr) return "more than one Host header";
+    host = &value;
+  }
+  if (host == nullptr) return "no Host header, which HTTP/1.1 demands";
+  const auto fits = [](unsigned char c) {
+    return std::isalnum(c) != 0 || std::string_view("-._~%:[]!$&'()*+,;=").find(static_cast<char>(c)) != std::string_view::npos;
+  };
+  return std::all_of(host->begin(), host->end(), fits) ? "" : "a Host header that names no host";
 }
 
 std::string percent_decoded(std::string_view text) {

@@ -31,6 +31,11 @@ inline constexpr std::string_view kKeepalive = ": keepalive\n\n";
 std::string request_id_from(std::string_view given);
 std::string random_id(std::string_view prefix);  // prefix and 24 hexadecimal digits
 
+// Path and query of a request's target, which may name scheme and host as well ("http://host/path?query"), as requests through a proxy do.
+std::string_view origin_form(std::string_view target);
+// What is wrong with the Host of a request of HTTP/1.1, which must have one, and a host or nothing in it; "" if nothing is.
+std::string_view host_fault(const Headers& headers);
+
 // "a%2Fb" as "a/b"; a broken escape stays as it is.
 std::string percent_decoded(std::string_view text);
 

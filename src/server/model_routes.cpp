@@ -83,7 +83,7 @@ HttpResponse tokenize(const Service& service, const HttpRequest& request) {
   } else {
     service.resolve_model(fields.text("model").value_or(""));
     fields.boolean("add_special_tokens");  // the tokenizer adds none of its own either way
-    ids = service.encode(fields.required_text("prompt"));
+    ids = service.encode(fields.required_text("prompt"), "prompt");
   }
   Json answer;
   answer["count"] = ids.size();

@@ -1,7 +1,6 @@
 #include "server/render_routes.h"
 
-#include "server/chat_prompt.h"
-#include "server/completion_request.h"
+#include "server/engine_requests.h"
 #include "server/http_wire.h"
 #include "server/response_parts.h"
 #include "server/responses_request.h"
@@ -41,7 +40,6 @@ Json sampling_json(const EngineRequest& engine, int context_tokens) {
 
 Json rendered(const Service& service, const EngineRequest& engine, const std::string& model, const std::string& id,
               const Delivery& delivery) {
-  check_context(engine, service.context_tokens);
   Json json;
   json["request_id"] = id;
   json["token_ids"] = engine.generation.prompt_ids;
@@ -59,11 +57,9 @@ std::string id_of(std::string_view prefix, const std::string& asked) {
 
 HttpResponse render(const Service& service, const ChatRequest& chat, std::string_view id_prefix) {
   const std::string model = service.resolve_model(chat.model);
-  EngineRequest engine = chat.engine;
-  ChatPrompt prompt = chat_prompt(service, chat);
-  engine.generation.prompt_ids = std::move(prompt.ids);
-  Json json = rendered(service, engine, model, id_of(id_prefix, chat.request_id), chat.delivery);
-  if (chat.returns_prompt_text) json["prompt_text"] = prompt.text;
+  const ChatWork work = chat_work(service, chat, ApiShape::kOpenAi);
+  Json json = rendered(service, work.engine, model, id_of(id_prefix, chat.request_id), chat.delivery);
+  if (chat.returns_prompt_text) json["prompt_text"] = work.prompt.text;
   return {.body = json_text(json)};
 }
 
@@ -73,12 +69,8 @@ HttpResponse render_completions(const Service& service, const HttpRequest& reque
   const CompletionRequest completion = parse_completion_request(request.body, service.request_context());
   const std::string model = service.resolve_model(completion.model), id = id_of("cmpl-", completion.request_id);
   Json list = Json::array();
-  for (const CompletionPrompt& prompt : completion.prompts) {
-    EngineRequest engine = completion.engine;
-    const auto* text = std::get_if<std::string>(&prompt);
-    engine.generation.prompt_ids = text != nullptr ? service.encode(*text) : std::get<std::vector<int>>(prompt);
+  for (const EngineRequest& engine : completion_work(service, completion))
     list.push_back(rendered(service, engine, model, fmt::format("{}-{}", id, list.size()), completion.delivery));
-  }
   return {.body = json_text(list)};
 }
 
@@ -93,7 +85,11 @@ HttpResponse render_responses(const Service& service, const HttpRequest& request
 HttpResponse apply_template(const Service& service, const HttpRequest& request) {
   const ChatRequest chat = parse_chat_request(std::string_view(request.body), service.request_context());
   service.resolve_model(chat.model);
-  return {.body = json_text({{"prompt", chat_prompt(service, chat).text}})};
+  const ChatPrompt prompt = chat_prompt(service, chat);
+  // What binds the answer is not shown, and yet a chat with this body would be refused for it.
+  answer_constraint(service, chat, prompt.in_reasoning);
+  thinking_budget(service, chat, prompt.in_reasoning);
+  return {.body = json_text({{"prompt", prompt.text}})};
 }
 
 }  // namespace tetrad

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "server/http_wire.h"
+#include "server/response_parts.h"
 
 namespace tetrad {
 namespace {
@@ -122,7 +123,7 @@ std::unique_ptr<Splicer> spliced(const Service& service, const ChatRequest& chat
                                  std::vector<MarkedTurn>& turns) {
   for (int attempt = 0; attempt < kMaxAttempts && !turns.empty(); ++attempt) {
     std::string text = service.chat_template->render(marked_variables(chat, turns));
-    service.check_prompt_bytes(text.size());
+    service.check_prompt_bytes(text.size(), chat.prompt_field);
     auto splicer = std::make_unique<Splicer>(service, chat, std::move(text));
     const auto wrong = std::find_if(turns.begin(), turns.end(), [&](const MarkedTurn& turn) { return !splicer->splice(turn); });
     if (wrong == turns.end()) {
@@ -161,7 +162,7 @@ ReplayPrompt replay_prompt(const Service& service, const ChatRequest& chat, Repl
   }
   if (!splicer) {
     std::string text = service.chat_template->render(chat.variables);
-    service.check_prompt_bytes(text.size());
+    service.check_prompt_bytes(text.size(), chat.prompt_field);
     splicer = std::make_unique<Splicer>(service, chat, std::move(text));
     TETRAD_CHECK(splicer->add_rest(), "a prompt without turns to replay was not encoded");
   }
@@ -177,16 +178,18 @@ ReplayPrompt replay_prompt(const Service& service, const ChatRequest& chat, Repl
 
 struct TurnRecorder::Plan {
   struct Choice {
-    std::vector<int> ids;
-    std::string text;
-    bool complete = false;  // the rest has no use
+    StopFinder stops;
+    std::vector<int> ids = {};
+    std::string text = {};
+    std::optional<std::size_t> content_at = {};  // TokenEvent's
+    bool complete = false;                       // the rest has no use
   };
 
   ReplayMap* map = nullptr;
   const Tokenizer* tokenizer = nullptr;
   ToolSet tools;
-  int max_calls = 0;
-  bool starts_in_reasoning = false;
+  AnswerForm form;
+  bool is_bound = false;
   std::string salt;
   std::vector<int> stop_ids;
   Digest prompt = {};
@@ -205,23 +208,29 @@ void TurnRecorder::Plan::take(const TokenEvent& event) {
   Choice& choice = choices[static_cast<std::size_t>(event.choice)];
   if (choice.complete) return;
   choice.ids.push_back(event.sampled.id);
+  choice.stops.add(event.sampled.id);
   choice.text += event.text;
+  if (event.content_at) choice.content_at = event.content_at;
 }
 
-// The token that ended the turn is taken off: the template writes it. A token of the turn's structure inside it would forge one.
+// The token that ended the turn is taken off: the template writes it. A grammar ends an answer without one, and so does a stop string, but
+// in the middle. A token of the turn's structure inside it would forge one.
 bool TurnRecorder::Plan::ended_whole(Choice& choice, FinishReason reason) const {
   const bool cut_by_length = reason == FinishReason::kLength || reason == FinishReason::kContext;
   if (!choice.complete && !cut_by_length) {
     if (reason != FinishReason::kStop || choice.ids.empty()) return false;
-    if (std::find(stop_ids.begin(), stop_ids.end(), choice.ids.back()) == stop_ids.end()) return false;
-    choice.ids.pop_back();
+    if (std::find(stop_ids.begin(), stop_ids.end(), choice.ids.back()) != stop_ids.end())
+      choice.ids.pop_back();
+    else if (!is_bound || choice.stops.matched_string() != nullptr)
+      return false;
   }
   return std::none_of(choice.ids.begin(), choice.ids.end(), [&](int id) { return tokenizer->is_special(id); });
 }
 
 // What the client saw of it; nothing if it saw less than a whole turn.
 std::optional<Digest> TurnRecorder::Plan::seen(const Choice& choice, bool ended_by_model, Digest& reasoning) const {
-  AnswerParser parser({starts_in_reasoning, &tools, max_calls, [] { return std::string("call"); }});
+  AnswerParser parser(form);
+  if (choice.content_at) parser.content_begins_at(*choice.content_at);
   std::vector<AnswerEvent> events;
   const auto append = [&](std::vector<AnswerEvent> more) { std::move(more.begin(), more.end(), std::back_inserter(events)); };
   append(parser.feed(choice.text));
@@ -255,7 +264,7 @@ void TurnRecorder::Plan::finish(const ChoiceFinishedEvent& event) {
   Choice& choice = choices[static_cast<std::size_t>(event.choice)];
   if (!choice.complete) choice.text += event.text;
   if (!ended_whole(choice, event.reason)) return;
-  ReplayTurn turn{.tokens = choice.ids, .starts_in_reasoning = starts_in_reasoning, .reasoning = {}};
+  ReplayTurn turn{.tokens = choice.ids, .starts_in_reasoning = form.starts_in_reasoning, .reasoning = {}};
   const std::optional<Digest> visible = seen(choice, choice.complete || event.reason == FinishReason::kStop, turn.reasoning);
   if (!visible) return;
   map->add(*visible, prompt, std::move(turn));
@@ -267,12 +276,14 @@ TurnRecorder::TurnRecorder(const Service& service, const ChatRequest& chat, cons
   plan_->map = service.replay;
   plan_->tokenizer = service.tokenizer;
   plan_->tools = chat.tools;
-  plan_->max_calls = chat.max_tool_calls;
-  plan_->starts_in_reasoning = context.starts_in_reasoning;
+  plan_->form = answer_form(chat, plan_->tools, context);
+  plan_->form.make_id = [] { return std::string("call"); };
+  plan_->is_bound = context.is_bound;
   plan_->salt = chat.engine.cache_salt;
   plan_->stop_ids = chat.engine.generation.stop_ids;
   plan_->prompt = *prompt;
-  plan_->choices.resize(static_cast<std::size_t>(chat.engine.num_choices));
+  for (int i = 0; i < chat.engine.num_choices; ++i)
+    plan_->choices.push_back({.stops = StopFinder(chat.engine.generation, {}, context.token_bytes)});
   context.make_id = [make_id = std::move(context.make_id), plan = plan_] {
     plan->call_ids.push_back(make_id());
     return plan->call_ids.back();

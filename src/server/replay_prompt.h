@@ -25,7 +25,8 @@ enum class ReplayCount { kCount, kQuiet };  // whether the map's statistics hear
 ReplayPrompt replay_prompt(const Service& service, const ChatRequest& chat, ReplayCount count);
 
 // Around the builder of a chat's answer: keeps what was sampled for every turn that ends whole. The builder itself if there is nothing to
-// keep: no map, cache_prompt false, stop strings (what the client sees ends before what was sampled), or calls among several choices.
+// keep: no map, cache_prompt false, or calls among several choices. Turns that a stop string cut are not whole: what the client sees ends
+// before what was sampled. Those that a grammar ended are, though no stop token ends them.
 // context: the builder's, before it is made; its make_id is watched.
 class TurnRecorder {
  public:

@@ -62,8 +62,8 @@ Json end_json(const JournalEntry& entry, SystemClock::time_point time) {
   if (!entry.finish_reasons.empty()) json["finish_reasons"] = entry.finish_reasons;
   const RequestTimings& t = entry.timings;
   Json& seconds = json["seconds"] = {{"queue", t.queue}};
+  if (t.prefill > 0) seconds["prefill"] = t.prefill;
   if (t.first_token > 0) {
-    seconds["prefill"] = t.prefill;
     seconds["first_token"] = t.first_token;
     seconds["decode"] = t.decode;
   }

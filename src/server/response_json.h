@@ -37,6 +37,7 @@ struct ResponseContext {
   std::string model;                 // the name to report
   std::string request_id;            // for errors
   bool starts_in_reasoning = false;  // prompt_opens_reasoning(); chat and messages
+  bool is_bound = false;             // answer_constraint() is there: the engine tells where the content begins; chat and messages
   ReasoningFields reasoning_fields = ReasoningFields::kBoth;
   std::function<std::string()> make_id;             // of a tool call, e.g. "call_..." or "toolu_..."; unguessable, new every time
   std::function<std::string(int)> token_bytes;      // of a token id (Tokenizer::token_bytes); for logprobs and stop_reason

@@ -76,14 +76,22 @@ Json StopFinder::stop_reason(FinishReason reason) const {
   return nullptr;
 }
 
+AnswerForm answer_form(const ChatRequest& request, const ToolSet& tools, const ResponseContext& context) {
+  AnswerForm form{context.starts_in_reasoning, &tools, request.max_tool_calls, context.make_id};
+  if (request.form.kind != OutputForm::Kind::kText) form.content = tools.empty() ? ContentRule::kVerbatim : ContentRule::kVerbatimOrCalls;
+  form.content_is_told = context.is_bound;
+  return form;
+}
+
 ChatChoice::ChatChoice(const ChatRequest& request, const ToolSet& tools, const ResponseContext& context)
     : reasoning_(request.reasoning),
-      parser_({context.starts_in_reasoning, &tools, request.max_tool_calls, context.make_id}),
+      parser_(answer_form(request, tools, context)),
       stops_(request.engine.generation, request.asked_stop_ids, context.token_bytes) {}
 
 std::vector<AnswerEvent> ChatChoice::feed(const TokenEvent& event) {
   if (parser_.in_reasoning()) ++reasoning_tokens_;
   stops_.add(event.sampled.id);
+  if (event.content_at) parser_.content_begins_at(*event.content_at);
   return shaped(parser_.feed(event.text), false);
 }
 

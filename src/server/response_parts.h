@@ -47,6 +47,9 @@ class StopFinder {
   int last_id_ = -1;
 };
 
+// How the answers of a chat request are read. `tools` outlives the form.
+AnswerForm answer_form(const ChatRequest& request, const ToolSet& tools, const ResponseContext& context);
+
 // One answer of a chat request: from the engine's events to the parser's, with reasoning where the request wants it.
 class ChatChoice {
  public:

@@ -75,6 +75,8 @@ Json read_text(RequestFields& fields, OutputForm& output) {
     if (asked.kind != OutputForm::Kind::kText) output = std::move(asked);
     form = *format;
   }
+  for (const std::string& unknown : text_fields.unknown())
+    refuse(unknown, "{}: no such field: the form of the text is text.format", unknown);
   return form;
 }
 
@@ -149,6 +151,14 @@ ToolChoice read_choice(RequestFields& fields, const ResponsesRequest& request, s
   return ToolChoice::kNamed;
 }
 
+// As it was asked for; else as the template was told.
+Json effort_of(const Json& body, const ChatRequest& chat) {
+  if (const auto reasoning = body.find("reasoning"); reasoning != body.end() && reasoning->is_object())
+    if (const auto effort = reasoning->find("effort"); effort != reasoning->end() && !effort->is_null()) return *effort;
+  if (chat.variables.value("enable_thinking", Json()) == false) return "none";
+  return chat.variables.value("reasoning_effort", Json());
+}
+
 Json echo_of(const Json& body, const ChatRequest& chat, Json form) {
   const auto given = [&](const char* field, Json otherwise) {
     const auto it = body.find(field);
@@ -161,7 +171,7 @@ Json echo_of(const Json& body, const ChatRequest& chat, Json form) {
   echo["metadata"] = given("metadata", Json::object());
   echo["parallel_tool_calls"] = chat.max_tool_calls != 1;
   echo["previous_response_id"] = nullptr;
-  echo["reasoning"] = {{"effort", chat.variables.value("reasoning_effort", Json())}, {"summary", nullptr}};
+  echo["reasoning"] = {{"effort", effort_of(body, chat)}, {"summary", nullptr}};
   echo["store"] = false;
   echo["temperature"] = sampling.temperature;
   echo["text"] = {{"format", std::move(form)}};
@@ -180,6 +190,7 @@ ResponsesRequest parse_responses_request(std::string_view body, const RequestCon
   RequestFields fields(parsed, "");
   ResponsesRequest request;
   ChatRequest& chat = request.chat;
+  chat.prompt_field = "input";
   chat.model = fields.text("model").value_or("");
   chat.request_id = read_request_id(fields);
   refuse_stored_state(fields);
@@ -209,7 +220,7 @@ ResponsesRequest parse_responses_request(std::string_view body, const RequestCon
   apply_tools_and_thinking(chat, std::move(tools.offered), std::move(tools.shown), choice, named, "tool_choice", std::move(wish));
   request.echo = echo_of(parsed, chat, std::move(form));
 
-  const std::vector<std::string> unknown = unknown_fields(fields, context);
+  const std::vector<std::string> unknown = unknown_fields(fields, context, "text.format");
   chat.unknown_fields.insert(chat.unknown_fields.begin(), unknown.begin(), unknown.end());
   if (context.strict_fields && !chat.unknown_fields.empty())
     refuse(chat.unknown_fields[0], "{}: not known, or without effect here", chat.unknown_fields[0]);

@@ -126,7 +126,7 @@ class ResponsesResponse : public ResponseBuilder {
 
   Json usage() const {
     return {{"input_tokens", usage_.prompt_tokens},
-            {"input_tokens_details", {{"cached_tokens", usage_.cached_tokens}}},
+            {"input_tokens_details", {{"cached_tokens", usage_.cached_tokens}, {"cache_write_tokens", 0}}},
             {"output_tokens", usage_.completion_tokens},
             {"output_tokens_details", {{"reasoning_tokens", answer_.reasoning_tokens()}}},
             {"total_tokens", usage_.prompt_tokens + usage_.completion_tokens}};
@@ -136,7 +136,10 @@ class ResponsesResponse : public ResponseBuilder {
     Json json = {{"id", context_.id}, {"object", "response"}, {"created_at", context_.created}, {"status", status}};
     json["background"] = false;
     json["error"] = nullptr;
-    if (failure_) json["error"] = {{"code", failure_->code.empty() ? failure_->type : failure_->code}, {"message", failure_->message}};
+    // OpenAI's list of codes is closed, and clients with types hold on to it: this server's own code is beside it.
+    if (failure_)
+      json["error"] = {
+          {"code", "server_error"}, {"message", failure_->message}, {"type", failure_->code.empty() ? failure_->type : failure_->code}};
     json["incomplete_details"] = nullptr;
     if (status == std::string_view("incomplete")) json["incomplete_details"] = {{"reason", "max_output_tokens"}};
     json["model"] = context_.model;
@@ -230,7 +233,7 @@ class ResponsesResponse : public ResponseBuilder {
     if (!std::exchange(open_, false)) return;
     OutputItem& item = items_.back();
     item.complete = complete;
-    logprobs_ = Json::array();
+    if (item.kind != OutputItem::kReasoning) logprobs_ = Json::array();  // after reasoning they are of the text that comes
     if (item.has_parts()) {
       const bool reasoning = item.kind == OutputItem::kReasoning;
       Json done = with(about_part(), "text", item.text);

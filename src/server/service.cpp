@@ -44,17 +44,17 @@ ApiError Service::error_of(const std::exception& error, const std::string& reque
   return api;
 }
 
-void Service::check_prompt_bytes(std::size_t bytes) const {
+void Service::check_prompt_bytes(std::size_t bytes, std::string_view field) const {
   if (max_prompt_bytes > 0 && bytes > max_prompt_bytes)
-    throw RequestError({},
+    throw RequestError(std::string(field),
                        fmt::format("This model's maximum context length is {} tokens. However, the request has {} bytes of input, which "
                                    "cannot fit. Shorten the input.",
                                    context_tokens, bytes),
                        "context_length_exceeded");
 }
 
-std::vector<int> Service::encode(const std::string& prompt) const {
-  check_prompt_bytes(prompt.size());
+std::vector<int> Service::encode(const std::string& prompt, std::string_view field) const {
+  check_prompt_bytes(prompt.size(), field);
   return tokenizer->encode(prompt);
 }
 

@@ -73,8 +73,9 @@ struct Service {
   // api_error() with the status that this server gives to a full queue.
   ApiError error_of(const std::exception& error, const std::string& request_id) const;
   // Token ids of a prompt. Text that is hopelessly long is refused before it costs time (RequestError context_length_exceeded).
-  std::vector<int> encode(const std::string& prompt) const;
-  void check_prompt_bytes(std::size_t bytes) const;  // that refusal alone
+  // `field` of the request is where it comes from.
+  std::vector<int> encode(const std::string& prompt, std::string_view field) const;
+  void check_prompt_bytes(std::size_t bytes, std::string_view field) const;  // that refusal alone
 };
 
 // Throws InputError for a message that cannot end the thinking.

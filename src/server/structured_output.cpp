@@ -112,7 +112,14 @@ OutputForm read_format_object(const Json& format, const std::string& path) {
   const std::string type = fields.required_text("type");
   OutputForm form;
   form.field = path;
-  if (type == "text") return form;
+  // What is not known here could ask for more than the answer would keep.
+  const auto refuse_unknown = [](const RequestFields& read) {
+    for (const std::string& unknown : read.unknown()) refuse(unknown, "{}: no such field of a form", unknown);
+  };
+  if (type == "text") {
+    refuse_unknown(fields);
+    return form;
+  }
   if (type == "structural_tag") refuse(path + ".type", "{}.type: {}", path, kNoTags);
   if (type != "json_object" && type != "json_schema")
     refuse(path + ".type", "{}.type: expected text, json_object or json_schema, got {}", path, described(Json(type)));
@@ -121,11 +128,15 @@ OutputForm read_format_object(const Json& format, const std::string& path) {
   if (const Json* inner = fields.object("json_schema")) {
     RequestFields inner_fields(*inner, path + ".json_schema");
     inner_fields.boolean("strict");  // a schema is kept either way
+    for (const char* field : {"name", "description"}) inner_fields.accept_field(field);
     if (const Json* nested = inner_fields.find("schema")) {
       schema = nested;
       schema_path = inner_fields.path_of("schema");
     }
+    refuse_unknown(inner_fields);
   }
+  for (const char* field : {"name", "description", "strict"}) fields.accept_field(field);
+  refuse_unknown(fields);
   if (schema != nullptr) return schema_form(*schema, schema_path);
   if (type == "json_schema") refuse(path + ".json_schema", "{}.json_schema.schema: missing: a JSON schema is required", path);
   form.kind = Kind::kJsonObject;
@@ -151,6 +162,42 @@ OutputForm read_output_form(RequestFields& fields) {
   if (const Json* choice = fields.find("guided_choice")) add(choice_form(*choice, "guided_choice"));
   if (forms.size() > 1) refuse(forms[1].field, "{}: the form of the answer is given by {} already", forms[1].field, forms[0].field);
   return forms.empty() ? OutputForm() : std::move(forms[0]);
+}
+
+void refuse_foreign_forms(RequestFields& fields, std::string_view here) {
+  // Of OpenAI's and Anthropic's APIs, vLLM, SGLang, llama.cpp, TGI, Ollama, Gemini, and adapters between them.
+  static constexpr std::string_view kForms[] = {"response_format",
+                                                "structured_outputs",
+                                                "text",
+                                                "output_config",
+                                                "output_format",
+                                                "output_schema",
+                                                "guided_json",
+                                                "guided_regex",
+                                                "guided_choice",
+                                                "guided_grammar",
+                                                "guided_json_object",
+                                                "guided_decoding",
+                                                "json_schema",
+                                                "json_object",
+                                                "json_mode",
+                                                "regex",
+                                                "choice",
+                                                "grammar",
+                                                "ebnf",
+                                                "structural_tag",
+                                                "format",
+                                                "response_schema",
+                                                "response_mime_type",
+                                                "responseSchema",
+                                                "structured_output",
+                                                "response_model",
+                                                "lark",
+                                                "response_json_schema"};
+  const std::vector<std::string> unknown = fields.unknown();
+  for (const std::string_view field : kForms)
+    if (std::find(unknown.begin(), unknown.end(), fields.path_of(field)) != unknown.end())
+      fields.refuse_field(field, fmt::format("here an answer is bound to a form by {}", here));
 }
 
 OutputGrammars::OutputGrammars(const Tokenizer& tokenizer, int vocab_size)

@@ -31,6 +31,8 @@ struct OutputForm {
 // Of chat and completions: response_format, structured_outputs, guided_*, regex and json_schema. At most one of them; forms that are not
 // there (grammars in EBNF and the like) are refused by name.
 OutputForm read_output_form(RequestFields& fields);
+// Refuses the fields that ask for a form in some API and have not been read in this one, where `here` does.
+void refuse_foreign_forms(RequestFields& fields, std::string_view here);
 // One object {"type": ...}, as response_format and its relatives are.
 OutputForm read_format_object(const nlohmann::ordered_json& format, const std::string& path);
 

@@ -139,7 +139,9 @@ def test_overload():
         answers = []
         patient = client.with_options(max_retries=5)
         threads = [threading.Thread(target=lambda: answers.append(blocks(patient.messages.create(**ask)))) for _ in range(3)]
-        for thread in threads:
+        threads[0].start()
+        server.wait_for(lambda: server.metric("vllm:num_requests_running") == 1)
+        for thread in threads[1:]:  # one waits, one is refused
             thread.start()
         server.wait_for(lambda: server.metric("http_requests_total", status="529") > 0)
         error = raises(anthropic.APIStatusError, lambda: client.messages.create(**ask), status_code=529)

@@ -1,7 +1,5 @@
-"""Servers for the client suites, and what the suites share: arguments, running tests, the server's counts."""
+"""Servers for the client suites, and what the suites share: arguments, the server's counts, ways to leave."""
 import argparse
-import contextlib
-import http.client
 import json
 import pathlib
 import re
@@ -12,10 +10,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
-import traceback
 
-PATIENCE = 120  # seconds; a sanitized binary is slow
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+from suite import PATIENCE, HttpClient, read_until, run_tests  # noqa: E402,F401  pylint: disable=wrong-import-position,unused-import
 
 
 def arguments():
@@ -30,7 +27,7 @@ def arguments():
 ARGS = arguments()
 
 
-class Server:
+class Server(HttpClient):
     """A running `tetrad serve`; leaves no process behind."""
 
     def __init__(self, *flags, command=None):
@@ -81,29 +78,6 @@ class Server:
         code = self.process.wait(PATIENCE)
         assert code == 0, (code, "".join(self.lines)[-4000:])
 
-    def call(self, method, path, body=None, headers=None):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
-        data = body if body is None or isinstance(body, (bytes, str)) else json.dumps(body)
-        connection.request(method, path, data, {**({} if data is None else {"Content-Type": "application/json"}), **(headers or {})})
-        response = connection.getresponse()
-        text = response.read().decode()
-        connection.close()
-        with contextlib.suppress(json.JSONDecodeError):
-            text = json.loads(text)
-        return response, text
-
-    def raw(self, path, body, headers="", buffer=None):
-        """A socket on which the request has been sent."""
-        data = json.dumps(body).encode()
-        connection = socket.socket()
-        connection.settimeout(PATIENCE)
-        if buffer is not None:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
-        connection.connect(("127.0.0.1", self.port))
-        connection.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n{headers}"
-                           f"Content-Length: {len(data)}\r\n\r\n".encode() + data)
-        return connection
-
     def metrics(self):
         return self.call("GET", "/metrics", headers={"Authorization": f"Bearer {self.key}"})[1]
 
@@ -115,12 +89,6 @@ class Server:
                 total += float(match[2])
                 found = True
         return total if found else 0.0
-
-    def wait_for(self, what):
-        deadline = time.monotonic() + PATIENCE
-        while not what():
-            assert time.monotonic() < deadline, "it did not come to that"
-            time.sleep(0.02)
 
     def idle(self):
         return self.metric("vllm:num_requests_running") + self.metric("vllm:num_requests_waiting") == 0
@@ -153,15 +121,6 @@ class Scripted(Server):
         self.process.stdin.write(command + "\n")
         self.process.stdin.flush()
         assert self.process.stdout.readline() == "ok\n"
-
-
-def read_until(connection, end):
-    data = b""
-    while end not in data:
-        more = connection.recv(65536)
-        assert more, f"the connection ended after {data[-200:]!r}"
-        data += more
-    return data
 
 
 def read_to_end(connection):
@@ -198,21 +157,4 @@ def raises(kind, call, **attributes):
 
 
 def main(module):
-    """Runs the functions test_* of a suite in their order."""
-    failed = 0
-    for name, test in list(vars(sys.modules[module]).items()):
-        if not name.startswith("test_") or (ARGS.tests and name not in ARGS.tests):
-            continue
-        started = time.monotonic()
-        try:
-            test()
-            print(f"ok   {name} ({time.monotonic() - started:.1f} s)")
-        except Exception as error:  # pylint: disable=broad-except
-            failed += 1
-            print(f"FAIL {name}: {type(error).__name__}: {error}")
-            traceback.print_exc()
-        sys.stdout.flush()
-    sys.exit(1 if failed else 0)
-
-
-HERE = pathlib.Path(__file__).resolve().parent
+    run_tests(module, ARGS.tests)

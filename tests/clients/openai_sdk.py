@@ -174,7 +174,9 @@ def test_retry_when_full():
             answers.append(patient.chat.completions.create(**ask).choices[0].message.content)
 
         threads = [threading.Thread(target=call) for _ in range(3)]
-        for thread in threads:
+        threads[0].start()
+        server.wait_for(lambda: server.metric("vllm:num_requests_running") == 1)
+        for thread in threads[1:]:  # one waits, one is refused
             thread.start()
         server.wait_for(lambda: server.metric("http_requests_total", status="503") > 0)
         error = raises(openai.InternalServerError, lambda: client.chat.completions.create(**ask), status_code=503, code="queue_full")

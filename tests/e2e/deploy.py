@@ -2,7 +2,7 @@
 """The files under deploy/ against the program: they parse, every flag in them is taken, every metric is there, the probes answer, and a
 pod or unit is given longer to stop than the server takes. Each check is shown a planted fault as well.
 
-usage: deploy.py BINARY
+usage: deploy.py BINARY [TEST...]
 """
 import functools
 import json
@@ -17,8 +17,9 @@ import tempfile
 import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests/support")]
 from live_server import LiveServer, families  # noqa: E402  pylint: disable=wrong-import-position
+from suite import run_tests  # noqa: E402  pylint: disable=wrong-import-position
 
 BINARY = sys.argv[1]
 DEPLOY = ROOT / "deploy"
@@ -276,12 +277,5 @@ def test_against_a_server():
     must_fail(check_metrics, "vllm:time_to_first_token_seconds", "planted", known)
 
 
-def main():
-    for name, test in list(globals().items()):
-        if name.startswith("test_"):
-            test()
-            print(f"ok   {name}", flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    run_tests("__main__", sys.argv[2:])

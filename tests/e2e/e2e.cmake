@@ -40,10 +40,12 @@ if(EXISTS ${CMAKE_SOURCE_DIR}/src/cli/run.cpp)
   endif()
 endif()
 
-# The page's Markdown alone, where there is something that runs JavaScript.
+# Parts of the page alone, where there is something that runs JavaScript.
 find_program(TETRAD_NODE node)
 if(TETRAD_NODE AND NOT TETRAD_SANITIZE)
-  add_test(NAME ${TETRAD_TEST_PREFIX}e2e.page_markdown
-           COMMAND ${TETRAD_NODE} ${CMAKE_SOURCE_DIR}/tests/e2e/page_markdown.mjs ${CMAKE_SOURCE_DIR}/src/server/page)
-  set_tests_properties(${TETRAD_TEST_PREFIX}e2e.page_markdown PROPERTIES LABELS e2e TIMEOUT 300)
+  foreach(part page_markdown page_tools)
+    add_test(NAME ${TETRAD_TEST_PREFIX}e2e.${part}
+             COMMAND ${TETRAD_NODE} ${CMAKE_SOURCE_DIR}/tests/e2e/${part}.mjs ${CMAKE_SOURCE_DIR}/src/server/page)
+    set_tests_properties(${TETRAD_TEST_PREFIX}e2e.${part} PROPERTIES LABELS e2e TIMEOUT 300)
+  endforeach()
 endif()

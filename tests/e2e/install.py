@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""`cmake --install`: the tree that comes out works wherever it is put, with its own model, manual, unit and completion.
+"""`cmake --install`: the tree that comes out works wherever it is put, with its own model, manual, unit and completion. So does a build tree
+inside of a source tree, and no program names the model of the place where it was built.
 
 usage: install.py CMAKE BUILD_DIRECTORY
 """
+import os
 import pathlib
 import shutil
 import subprocess
@@ -10,6 +12,7 @@ import sys
 import tempfile
 
 CMAKE, BUILD = sys.argv[1], sys.argv[2]
+SOURCE = pathlib.Path(__file__).resolve().parent.parent.parent
 FILES = ["bin/tetrad", "lib/systemd/system/tetrad.service", "share/bash-completion/completions/tetrad", "share/doc/tetrad/LICENSE",
          "share/doc/tetrad/NOTICE", "share/doc/tetrad/examples/alerts.yaml", "share/doc/tetrad/examples/tetrad.env",
          "share/man/man1/tetrad.1", "share/tetrad/tetrad-tiny/config.json", "share/tetrad/tetrad-tiny/LICENSE.wordnet"]
@@ -28,6 +31,24 @@ def check_model(prefix):
     broken = run(program, "run", "-p", "What is 12 + 30?")
     (prefix / "aside.json").rename(prefix / "share/tetrad/tetrad-tiny/config.json")
     assert broken.returncode == 2 and f"{prefix}/share/tetrad/tetrad-tiny: holds no config.json" in broken.stderr, broken
+
+
+def check_built(folder):
+    """The program of a build tree uses the model of the source tree around it, wherever the two lie; alone it says where one would be."""
+    built = pathlib.Path(BUILD).resolve()
+    if SOURCE not in built.parents:
+        print("not run: a build tree outside of its source tree knows the way to it")
+        return
+    assert os.fsencode(SOURCE / "models") not in (built / "tetrad").read_bytes(), "the program names the folder of its sources"
+    program = folder / built.relative_to(SOURCE) / "tetrad"
+    program.parent.mkdir(parents=True)
+    shutil.copy(built / "tetrad", program)
+    question = ("run", "-p", "What is 12 + 30?", "--no-think", "--temp", "0")
+    alone = run(str(program), *question)
+    assert alone.returncode == 2 and f"{program.parent.parent}/share/tetrad/tetrad-tiny: " in alone.stderr, alone
+    shutil.copytree(SOURCE / "models/tetrad-tiny", folder / "models/tetrad-tiny")
+    answer = run(str(program), *question)
+    assert answer.returncode == 0 and "42" in answer.stdout, answer
 
 
 def completed(prefix, *words):
@@ -59,6 +80,7 @@ def main():
         check_completion(first)
         shutil.move(first, second)
         check_model(second)
+        check_built(pathlib.Path(folder).resolve() / "a copy")
         page = (second / "share/man/man1/tetrad.1").read_text()
         assert page.count(".SH OPTIONS OF") >= 10 and "\\-\\-max\\-num\\-seqs" in page
         if shutil.which("man"):
@@ -66,7 +88,7 @@ def main():
             assert manual.returncode == 0 and not manual.stderr and "SIGTERM" in manual.stdout, manual.stderr
         else:
             print("not run: man over the manual page, which is not installed")
-    print("ok   an installed tree answers, moved or not")
+    print("ok   an installed tree and a build tree answer, moved or not")
 
 
 if __name__ == "__main__":

@@ -17,10 +17,14 @@ import sys
 import tempfile
 import time
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+from suite import PATIENCE, run_tests  # noqa: E402  pylint: disable=wrong-import-position
+
 BINARY, MODEL = sys.argv[1], sys.argv[2]
 SCREENSHOTS = sys.argv[3] if len(sys.argv) > 3 else ""
-PATIENCE = 120
-FILES = ("", "ui/index.html", "ui/style.css", "ui/app.js", "ui/api.js", "ui/copy.js", "ui/dashboard.js", "ui/markdown.js", "ui/store.js")
+FILES = ("", "ui/index.html", "ui/style.css", "ui/app.js", "ui/api.js", "ui/copy.js", "ui/dashboard.js", "ui/markdown.js", "ui/store.js",
+         "ui/tools.js")
+>>>>>>> clients
 
 
 @contextlib.contextmanager
@@ -148,14 +152,32 @@ class Browser:
 HOSTILE = "<img src=x onerror=\"window.pwned=1\"><script>window.pwned=1</script> [x](javascript:window.pwned=1) ![y](https://evil.example/z.png)"
 
 
-def test_in_a_browser():
+@contextlib.contextmanager
+def opened_page(*flags):
+    """A browser at the page of a server: (browser, port), or None where there is no Chromium. At the end nothing was wrong in it."""
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if program is None:
         print("skipped: no Chromium: the page was not opened")
+        yield None
         return
-    with server("--api-key", "secret") as port, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+    with server(*flags) as port, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         browser = Browser(program, profile)
         try:
+            yield browser, port
+            faults = [event for event in browser.events if event["method"] == "Runtime.exceptionThrown" or
+                      event["method"] == "Log.entryAdded" and "Content Security Policy" in event["params"]["entry"]["text"]]
+            assert not faults, faults
+            asked = {event["params"]["request"]["url"] for event in browser.events if event["method"] == "Network.requestWillBeSent"}
+            elsewhere = [url for url in asked if not url.startswith((f"http://127.0.0.1:{port}/", "data:"))]
+            assert not elsewhere, elsewhere
+        finally:
+            browser.close()
+
+
+def test_in_a_browser():
+    with opened_page("--api-key", "secret") as opened:
+        if opened:
+            browser, port = opened
             browser.call("Page.navigate", url=f"http://127.0.0.1:{port}/")
             browser.wait("document.getElementById('phase')?.textContent.startsWith('401')")
             browser.run("(() => { const key = document.getElementById('api-key'); key.value = 'secret'; key.dispatchEvent(new Event('change')); })()")
@@ -220,31 +242,106 @@ def test_in_a_browser():
             browser.run("document.getElementById('theme').click(); document.getElementById('theme').click()")
             assert browser.run("document.documentElement.dataset.theme") == "dark"
             browser.picture("dashboard-dark")
-            faults = [event for event in browser.events if event["method"] == "Runtime.exceptionThrown" or
-                      event["method"] == "Log.entryAdded" and "Content Security Policy" in event["params"]["entry"]["text"]]
-            assert not faults, faults
-            asked = {event["params"]["request"]["url"] for event in browser.events if event["method"] == "Network.requestWillBeSent"}
-            elsewhere = [url for url in asked if not url.startswith((f"http://127.0.0.1:{port}/", "data:"))]
-            assert not elsewhere, elsewhere
-        finally:
-            browser.close()
 
 
-def main():
-    failed = 0
-    for name, test in list(globals().items()):
-        if not name.startswith("test_"):
-            continue
-        started = time.monotonic()
-        try:
-            test()
-            print(f"ok   {name} ({time.monotonic() - started:.1f} s)")
-        except Exception as error:  # pylint: disable=broad-except
-            failed += 1
-            print(f"FAIL {name}: {type(error).__name__}: {error}")
-        sys.stdout.flush()
-    return 1 if failed else 0
+SMALL = [{"type": "function", "function": {"name": "save", "strict": True, "parameters": {
+    "type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 99}, "kind": {"enum": ["sum", "other"]}},
+    "required": ["n", "kind"], "additionalProperties": False}}}]
+
+
+def test_tools_in_a_browser():
+    """Tools from the settings, a call that the model must make, its result typed and sent on, another result on a branch."""
+    with opened_page() as opened:
+        if not opened:
+            return
+        browser, port = opened
+        browser.call("Page.navigate", url=f"http://127.0.0.1:{port}/")
+        browser.wait("document.getElementById('sampling-temperature')?.value > ''")
+        browser.run("document.getElementById('tools-part').open = true; document.getElementById('tools').focus()")
+        # What is wrong is said at once, and nothing is asked without what was meant.
+        browser.call("Input.insertText", text='[{"type": "function"}]')
+        assert browser.run("document.getElementById('tools-problem').textContent") == "[0].function: expected an object"
+        assert browser.run("document.getElementById('tools').getAttribute('aria-invalid')") == "true"
+        browser.run("document.getElementById('prompt').focus()")
+        browser.call("Input.insertText", text="What is 12 + 30?")
+        browser.key("Enter", "Enter", text="\r")
+        browser.wait("document.getElementById('notice').textContent.startsWith('Tools: [0].function')")
+        assert browser.run("document.querySelectorAll('.message').length") == 0
+        assert browser.run("document.getElementById('prompt').value") == "What is 12 + 30?"
+        browser.run(f"""(() => {{
+          const set = (id, value) => {{ const field = document.getElementById(id); field.value = value; field.dispatchEvent(new Event("input", {{ bubbles: true }}));
+                                        field.dispatchEvent(new Event("change", {{ bubbles: true }})); }};
+          set("tools", {json.dumps(json.dumps(SMALL))});
+          set("tool-choice", "required");
+          set("budget", "10");
+          set("sampling-temperature", "0");
+          document.getElementById("prompt").focus();
+        }})()""")
+        assert browser.run("document.getElementById('tools-count').textContent") == "1 offered: save"
+        browser.key("Enter", "Enter", text="\r")
+        browser.wait("document.querySelectorAll('.call').length >= 1 && document.getElementById('stop').hidden")
+        # Name, id and arguments are those of the request that goes on with it; the field for the result has the focus.
+        name, call_id, arguments = browser.run("""(() => { const call = document.querySelector('.call');
+          return [call.querySelector('b').textContent, call.querySelector('.id').textContent, call.querySelector('pre').textContent]; })()""")
+        assert name == "save" and call_id and json.dumps(json.loads(arguments), indent=2) == arguments, (name, call_id, arguments)
+        assert json.loads(arguments)["kind"] in ("sum", "other"), arguments
+        calls = browser.run("document.querySelectorAll('.call').length")
+        assert browser.run("document.querySelectorAll('.results textarea').length") == calls
+        assert browser.run("document.activeElement === document.querySelector('.results textarea')")
+        browser.picture("call")
+        browser.run("(() => { const choice = document.getElementById('tool-choice'); choice.value = 'none'; choice.dispatchEvent(new Event('change', {bubbles: true})); })()")
+        browser.run("document.getElementById('sampling-max_tokens').value = 40")
+        browser.call("Input.insertText", text='{"saved": <b>true</b>}')
+        browser.key("Enter", "Enter", modifiers=2)
+        browser.wait("document.querySelectorAll('.message.assistant').length === 2 && document.getElementById('stop').hidden")
+        assert browser.run("document.querySelectorAll('.message.tool').length") == calls
+        assert browser.run("document.querySelector('.message.tool .body').textContent") == '{"saved": <b>true</b>}'
+        assert browser.run("document.querySelectorAll('.results:not([hidden])').length") == 0
+        assert browser.run("document.querySelector('.message:last-child .failed').textContent") in (
+            "", "cut off: the limit of tokens was reached")
+        sent = [json.loads(event["params"]["request"]["postData"]) for event in browser.events
+                if event["method"] == "Network.requestWillBeSent" and event["params"]["request"]["url"].endswith("/v1/chat/completions")]
+        assert [message["role"] for message in sent[-1]["messages"]] == ["user", "assistant"] + ["tool"] * calls, sent[-1]
+        made = sent[-1]["messages"][1]["tool_calls"][0]
+        assert made["id"] == call_id == sent[-1]["messages"][2]["tool_call_id"] and sent[-1]["messages"][2]["content"] == '{"saved": <b>true</b>}'
+        assert made["function"]["name"] == "save" and json.loads(made["function"]["arguments"]) == json.loads(arguments), made
+        assert sent[-1]["tools"] == SMALL and (sent[0]["tool_choice"], sent[-1]["tool_choice"]) == ("required", "none"), sent
+        browser.picture("result")
+        # Another result is a branch; both are kept, with the calls.
+        browser.run("[...document.querySelectorAll('.message.tool button')].find((b) => b.textContent === 'Edit').click()")
+        browser.run("document.querySelector('.message.tool textarea').value = 'no'")
+        browser.run("document.querySelector('.message.tool .body button').click()")
+        browser.wait("document.getElementById('stop').hidden && document.querySelector('.message.tool .facts').innerText.includes('2/2')")
+        assert browser.run("document.querySelectorAll('.message.tool').length") == calls
+        browser.call("Page.reload")
+        browser.wait("document.querySelectorAll('#history li').length === 1")
+        browser.run("document.querySelector('#history button').click()")
+        browser.wait("document.querySelectorAll('.message.tool').length >= 1")
+        assert browser.run("document.querySelector('.call pre').textContent") == arguments
+        assert browser.run("document.querySelector('.message.tool .body').textContent") == "no"
+        browser.wait("document.getElementById('tools').value.includes('save')")
+        # A call that broke off is shown as such and asks for no result; what somebody else wrote stays text.
+        file = {"format": "tetrad-conversations-1", "conversations": [{"title": "broken", "leaf": "b", "nodes": {
+            "a": {"id": "a", "parent": None, "role": "user", "content": "q"},
+            "b": {"id": "b", "parent": "a", "role": "assistant", "content": "", "calls": [
+                {"id": "c1", "name": HOSTILE, "arguments": '{"x": "' + HOSTILE.replace('"', '\\"') + '"}'}, {"id": "c2", "name": "g", "arguments": '{"y": ['},
+                5]}}}]}
+        browser.run(f"""(() => {{
+          const files = new DataTransfer();
+          files.items.add(new File([{json.dumps(json.dumps(file))}], "x.json"));
+          const input = document.getElementById("import-file");
+          input.files = files.files;
+          input.dispatchEvent(new Event("change"));
+        }})()""")
+        browser.wait("document.querySelectorAll('#history li').length === 2")
+        browser.run("[...document.querySelectorAll('#history button')].find((b) => b.textContent === 'broken').click()")
+        browser.wait("document.querySelectorAll('.call').length === 3")
+        assert browser.run("[...document.querySelectorAll('.call .state')].map((n) => n.textContent)") == ["", "broke off", "broke off"]
+        assert browser.run("document.querySelectorAll('.results textarea').length") == 1
+        assert browser.run("window.pwned === undefined && document.querySelectorAll('main img, main script').length === 0")
+        browser.picture("broken")
+
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_tests("__main__")

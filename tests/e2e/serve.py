@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
 """`tetrad serve` from outside, over sockets: life-cycle, framing, limits, refusals, clients that leave.
 
-usage: serve.py BINARY MODEL_DIRECTORY
+usage: serve.py BINARY MODEL_DIRECTORY [TEST...]
 """
 import array
-import contextlib
 import http.client
 import json
 import math
@@ -17,15 +16,15 @@ import ssl
 import subprocess
 import sys
 import tempfile
-import time
-import traceback
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+from suite import PATIENCE, HttpClient, read_until, run_tests  # noqa: E402  pylint: disable=wrong-import-position
 
 BINARY, MODEL = sys.argv[1], sys.argv[2]
-PATIENCE = 120  # seconds; a sanitized binary is slow
 QUESTION = [{"role": "user", "content": "What is 12 + 30?"}]
 
 
-class Server:
+class Server(HttpClient):
     """A running server; leaves no process behind."""
 
     def __init__(self, *flags, environment=None):
@@ -56,46 +55,11 @@ class Server:
         self.process.wait()
         self.process.stderr.close()
 
-    def call(self, method, path, body=None, headers=None):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
-        data = body if body is None or isinstance(body, (bytes, str)) else json.dumps(body)
-        all_headers = {"Content-Type": "application/json", **(headers or {})} if data is not None else (headers or {})
-        connection.request(method, path, data, all_headers)
-        response = connection.getresponse()
-        text = response.read().decode()
-        connection.close()
-        with contextlib.suppress(json.JSONDecodeError):
-            text = json.loads(text)
-        return response, text
-
-    def raw(self, path, body, headers=""):
-        """A socket on which the request has been sent."""
-        data = json.dumps(body).encode()
-        connection = socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
-        connection.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n{headers}"
-                           f"Content-Length: {len(data)}\r\n\r\n".encode() + data)
-        return connection
-
     def metric(self, name):
         _, text = self.call("GET", "/metrics")
         values = [float(value) for value in re.findall(rf"^{re.escape(name)}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE)]
         assert values, f"no series {name}"
         return sum(values)
-
-    def wait_for(self, what):
-        deadline = time.monotonic() + PATIENCE
-        while not what():
-            assert time.monotonic() < deadline, "it did not come to that"
-            time.sleep(0.02)
-
-
-def read_until(connection, end):
-    data = b""
-    while end not in data:
-        more = connection.recv(65536)
-        assert more, f"the connection ended after {data[-200:]!r}"
-        data += more
-    return data
 
 
 def unchunked(data):
@@ -466,22 +430,5 @@ def test_logs_settings_and_origins():
         assert "XYZZY" not in text and "secret" not in text, text
 
 
-def main():
-    failed = 0
-    for name, test in list(globals().items()):
-        if not name.startswith("test_"):
-            continue
-        started = time.monotonic()
-        try:
-            test()
-            print(f"ok   {name} ({time.monotonic() - started:.1f} s)")
-        except Exception as error:  # pylint: disable=broad-except
-            failed += 1
-            print(f"FAIL {name}: {type(error).__name__}: {error}")
-            traceback.print_exc()
-        sys.stdout.flush()
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    run_tests("__main__", sys.argv[3:])

@@ -53,16 +53,29 @@ void require(bool condition) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size < 2) return 0;
-  const AnswerForm form{(data[0] & 1) != 0, (data[0] & 2) != 0 ? nullptr : &tools(), (data[0] >> 2) & 1, [] { return std::string("id"); }};
+  AnswerForm form{(data[0] & 1) != 0, (data[0] & 2) != 0 ? nullptr : &tools(), (data[0] >> 2) & 1, [] { return std::string("id"); }};
+  form.content = static_cast<ContentRule>((data[0] >> 4) % 3);
+  form.content_is_told = (data[0] & 64) != 0;
   const bool ended_by_model = (data[0] & 8) != 0;
   const std::size_t piece = 1 + data[1] % 32;
   const std::string_view answer(reinterpret_cast<const char*>(data) + 2, size - 2);
+  // Where the grammar began: behind one of the tags and its separator, or nowhere.
+  std::size_t content_at = 0;
+  for (int tag = data[1] >> 6; tag >= 0 && content_at != std::string_view::npos; --tag) {
+    content_at = answer.find(kEndThink, content_at);
+    if (content_at != std::string_view::npos) content_at += kEndThink.size();
+  }
+  for (int line = 0; line < 2 && content_at < answer.size() && answer[content_at] == '\n'; ++line) ++content_at;
 
   Outcome whole, cut;
   AnswerParser one(form), many(form);
+  if (content_at != std::string_view::npos) one.content_begins_at(content_at);
   whole.add(one.feed(answer));
   whole.add(one.finish(ended_by_model));
-  for (std::size_t at = 0; at < answer.size(); at += piece) cut.add(many.feed(answer.substr(at, piece)));
+  for (std::size_t at = 0; at < answer.size(); at += piece) {
+    if (content_at != std::string_view::npos && at + piece >= content_at) many.content_begins_at(content_at);
+    cut.add(many.feed(answer.substr(at, piece)));
+  }
   cut.add(many.finish(ended_by_model));
   require(whole == cut);
   require(whole.complete.size() == whole.arguments.size());

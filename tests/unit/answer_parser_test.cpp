@@ -3,12 +3,14 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 #include <string>
 #include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+
+#include "support/sanitized.h"
 
 namespace tetrad {
 namespace {
@@ -199,6 +201,50 @@ TEST(answer_parser, without_tools_nothing_is_a_call) {
     EXPECT_EQ(parsed({call("now", "") + "\nx", ""}, {call("now", "") + "\nx"}, set), "C:" + call("now", "") + "\nx");
 }
 
+struct BoundCase {
+  std::string answer;
+  std::optional<std::size_t> content_at;
+  std::string events;
+  ContentRule rule = ContentRule::kVerbatim;
+};
+
+TEST(answer_parser, bound_content_begins_where_it_is_told_and_stays_as_it_is) {
+  const std::string quoted = "t </think>\n\n " + call("now", "") + "</think> u\n</think>\n\n";
+  const std::string thought = "t </think>\n\n " + call("now", "") + "</think> u";
+  const BoundCase all[] = {
+      {quoted + "\n <think>x</think>\n", quoted.size(), "R:" + thought + "|C:\n <think>x</think>\n"},
+      {quoted + call("now", ""), quoted.size(), "R:" + thought + "|C:" + call("now", "")},
+      {quoted + call("now", ""), quoted.size(), "R:" + thought + "|T:0 id0 now {} done", ContentRule::kVerbatimOrCalls},
+      {quoted + call("now", ""), quoted.size(), "R:" + thought + "|T:0 id0 now {} done", ContentRule::kFree},
+      {quoted + "{\"" + call("now", "") + "\"}", quoted.size(), "R:" + thought + "|C:{\"" + call("now", "") + "\"}",
+       ContentRule::kVerbatimOrCalls},
+      {"</think>\n\n x", 10, "C: x"},
+      {"</think>x", 8, "C:x"},
+      {"t\n</think>\n\n\n\nx", 12, "R:t|C:\n\nx"},
+      // Cut before the content.
+      {"t\n</think>\n", std::nullopt, "R:t"},
+      {"t\n</think>\n\n", 12, "R:t"},
+      {"t </think> u", std::nullopt, "R:t </think> u"},
+      {"t </thi", std::nullopt, "R:t </thi"},
+  };
+  for (const BoundCase& c : all) {
+    for (const std::size_t piece : {std::size_t{1}, std::size_t{3}, std::size_t{1000}}) {
+      AnswerParser parser({true, &tools(), 0, [n = 0]() mutable { return fmt::format("id{}", n++); }, c.rule, true});
+      Transcript transcript;
+      for (std::size_t at = 0; at < c.answer.size(); at += piece) {
+        if (c.content_at && at <= *c.content_at && *c.content_at < at + piece) parser.content_begins_at(*c.content_at);
+        transcript.add(parser.feed(c.answer.substr(at, piece)));
+      }
+      transcript.add(parser.finish(true));
+      EXPECT_EQ(transcript.text, c.events) << piece << " " << c.answer;
+    }
+  }
+  AnswerParser parser({false, nullptr, 0, {}, ContentRule::kVerbatim});
+  const std::vector<AnswerEvent> events = parser.feed(" \n<");  // nothing is held back
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(std::get<ContentDelta>(events[0]).text, " \n<");
+}
+
 TEST(answer_parser, text_is_held_back_only_while_it_may_be_a_tag) {
   AnswerParser parser = parser_for(false, &tools(), 0);
   std::string fed, shown;
@@ -269,15 +315,16 @@ TEST(answer_parser, large_arguments_arrive_whole) {
 }
 
 TEST(answer_parser, hostile_answers_take_linear_time) {
+  constexpr std::size_t kLength = testing::kSanitized ? 400'000 : 2'000'000;
   for (const std::string unit : {"<", "<tool_call>", "<function=", "<tool_call><function=write>", "</parameter>", " ", "\n", "<think>",
                                  "</think>", "<function=write><parameter=text>", "<parameter=", "</function>"}) {
     std::string answer;
-    while (answer.size() < 2'000'000) answer += unit;
-    const auto start = std::chrono::steady_clock::now();
+    while (answer.size() < kLength) answer += unit;
+    const std::clock_t start = std::clock();  // processor time: other work on the machine does not count
     AnswerParser parser = parser_for(false, &tools(), 0);
     parser.feed(answer);
     parser.finish(true);
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30)) << unit;  // quadratic time is many minutes
+    EXPECT_LT((std::clock() - start) / CLOCKS_PER_SEC, 30) << unit;  // quadratic time is many minutes
   }
 }
 

@@ -133,8 +133,10 @@ TEST(anthropic_request, caches_are_kept_apart_and_foreign_fields_refused) {
   EXPECT_EQ(salted.engine.cache_salt, "tenant");
   EXPECT_FALSE(salted.engine.reuse_prefix);
   EXPECT_TRUE(anthropic("").engine.reuse_prefix);
-  for (const char* field : {"response_format", "structured_outputs", "regex", "n", "stop"})
+  for (const char* field : {"response_format", "structured_outputs", "regex", "n", "stop", "text", "format", "ebnf", "response_schema"})
     EXPECT_EQ(anthropic_refused(fmt::format(R"(, "{}": {{"a": 1}})", field)), field);
+  EXPECT_EQ(anthropic_refused(R"(, "output_config": {"json_schema": {"type": "null"}})"), "output_config.json_schema");
+  EXPECT_EQ(anthropic(R"(, "output_config": {"task_budget": 1})").unknown_fields, std::vector<std::string>{"output_config.task_budget"});
 }
 
 TEST(anthropic_request, a_last_message_of_the_assistant_is_continued) {

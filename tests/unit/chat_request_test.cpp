@@ -239,6 +239,21 @@ TEST(chat_request, what_cannot_be_done_is_refused_by_name) {
   }
 }
 
+// Fields of other APIs that ask for a form: the answer would not have it.
+TEST(chat_request, a_form_is_never_ignored) {
+  for (const char* field : {"output_format", "output_config", "text", "format", "response_schema", "response_mime_type", "output_schema",
+                            "guided_json_object", "guided_decoding", "json_object"}) {
+    const std::string said = refusal(fmt::format(R"("{}": {{"type": "json_schema"}})", field));
+    EXPECT_TRUE(said.starts_with(fmt::format("{0} | {0}: not supported: ", field))) << said;
+    for (const char* nothing : {"null", "{}", "false", R"("")"})
+      EXPECT_TRUE(parsed(fmt::format(R"("{}": {})", field, nothing)).unknown_fields.empty()) << field;
+  }
+  EXPECT_EQ(param(refusal(R"("response_format": {"type": "json_object", "response_schema": {}})")), "response_format.response_schema");
+  EXPECT_EQ(param(refusal(R"("response_format": {"type": "text", "schema": {}})")), "response_format.schema");
+  EXPECT_EQ(param(refusal(R"("response_format": {"type": "json_schema", "json_schema": {"schema": {}, "regex": "a"}})")),
+            "response_format.json_schema.regex");
+}
+
 TEST(chat_request, unknown_fields_are_listed_or_refused) {
   EXPECT_EQ(parsed(R"("frobnicate": 1, "messages2": [])").unknown_fields, (std::vector<std::string>{"frobnicate", "messages2"}));
   EXPECT_EQ(
@@ -526,17 +541,18 @@ TEST(api_error, contexts_that_are_too_small) {
     request.generation.prompt_only = prompt_only;
     return request;
   };
-  EXPECT_NO_THROW(check_context(sized(10, 6), 16));
-  EXPECT_NO_THROW(check_context(sized(15, 0), 16));
-  EXPECT_NO_THROW(check_context(sized(16, 0, true), 16));
-  EXPECT_THROW(check_context(sized(17, 0, true), 16), RequestError);
+  EXPECT_NO_THROW(check_context(sized(10, 6), 16, "prompt"));
+  EXPECT_NO_THROW(check_context(sized(15, 0), 16, "prompt"));
+  EXPECT_NO_THROW(check_context(sized(16, 0, true), 16, "prompt"));
+  EXPECT_THROW(check_context(sized(17, 0, true), 16, "prompt"), RequestError);
   for (const auto& [prompt, max_tokens] : {std::pair(10, 7), {16, 0}, {5, 2147483647}}) {
     try {
-      check_context(sized(prompt, max_tokens), 16);
+      check_context(sized(prompt, max_tokens), 16, "prompt");
       ADD_FAILURE();
     } catch (const RequestError& error) {
       EXPECT_EQ(std::string(error.what()).find("This model's maximum context length is 16 tokens"), 0u);
       EXPECT_EQ(error.error().code, "context_length_exceeded");
+      EXPECT_EQ(error.error().param, "prompt");
     }
   }
   EXPECT_NO_THROW(check_context_anthropic(15, 16));

@@ -52,6 +52,19 @@ TEST(refusals, values_that_are_none) {
   }
 }
 
+TEST(refusals, numbers_say_what_is_expected) {
+  expect_refused({"serve", "--port", "abc"}, "--port: must be a whole number from 0 to 65535, got 'abc'");
+  expect_refused({"serve", "--port", "65536"}, "--port: must be a whole number from 0 to 65535, got '65536'");
+  expect_refused({"serve", "--queue-timeout", "soon"}, "--queue-timeout: must be a number from 0 to 86400, got 'soon'");
+  expect_refused({"bench", "serve", "--turns", "1.5"}, "--turns: must be a whole number from 1 to 1024, got '1.5'");
+}
+
+TEST(refusals, a_server_that_is_not_there) {
+  const Outcome outcome = tetrad({"bench", "serve", "--base-url", "http://127.0.0.1:1"});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_NE(outcome.error.find("connect: Connection refused"), std::string::npos) << outcome.error;
+}
+
 TEST(refusals, a_benchmark_longer_than_the_model) {
   expect_refused({"bench", "decode", "--prompt", "5000"}, "prompt + tokens exceed the model's 4096 positions");
   expect_refused({"bench", "decode", "--prompt", "4000", "--tokens", "64"}, "prompt + tokens exceed the model's 4096 positions");

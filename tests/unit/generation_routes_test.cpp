@@ -167,6 +167,24 @@ TEST(generation_routes, refusals_keep_their_status_when_a_stream_was_asked_for) 
   EXPECT_EQ(long_prompt.status, 400);
   EXPECT_EQ(error_of(long_prompt).at("code"), "context_length_exceeded");
   EXPECT_TRUE(error_of(long_prompt).at("message").get<std::string>().starts_with("This model's maximum context length is 64 tokens"));
+  // The field that is at fault: of this route, not of another. Text that could never fit is refused before it is encoded.
+  for (const std::size_t words : {std::size_t{100}, std::size_t{1} << 20}) {
+    std::string text;
+    for (std::size_t i = 0; i < words; ++i) text += "word ";
+    const std::pair<const char*, Json> bodies[] = {
+        {"prompt", {{"prompt", text}}},
+        {"prompt[1]", {{"prompt", Json::array({"a", text})}}},
+        {"messages", {{"messages", Json::array({Json{{"role", "user"}, {"content", text}}})}}},
+        {"input", {{"input", text}}},
+    };
+    const char* const paths[] = {"/v1/completions", "/v1/completions", "/v1/chat/completions", "/v1/responses"};
+    for (std::size_t i = 0; i < std::size(bodies); ++i) {
+      const HttpResponse response = rig.call("POST", paths[i], bodies[i].second.dump());
+      EXPECT_EQ(response.status, 400) << paths[i];
+      EXPECT_EQ(error_of(response).at("code"), "context_length_exceeded") << paths[i];
+      EXPECT_EQ(error_of(response).at("param"), bodies[i].first) << paths[i];
+    }
+  }
   EXPECT_EQ(refused(Json{{"prompt", std::vector<int>(60, 5)}, {"max_tokens", 4}, {"temperature", 0}}.dump()).status, 200);
   EXPECT_EQ(refused(Json{{"prompt", std::vector<int>(60, 5)}, {"max_tokens", 5}, {"temperature", 0}}.dump()).status, 400);
   const HttpResponse model = refused(R"({"prompt":"a","model":"other","stream":true})");
@@ -174,6 +192,7 @@ TEST(generation_routes, refusals_keep_their_status_when_a_stream_was_asked_for) 
   EXPECT_EQ(error_of(model).at("param"), "model");
   EXPECT_EQ(error_of(refused(R"({"prompt":"a","temperature":-1,"stream":true})")).at("param"), "temperature");
   EXPECT_EQ(error_of(refused(R"({"prompt":""})")).at("param"), "prompt");
+  EXPECT_EQ(error_of(refused(R"({"prompt":["a",""]})")).at("param"), "prompt[1]");
 }
 
 TEST(generation_routes, a_full_queue_is_503_and_529) {
@@ -202,6 +221,35 @@ TEST(generation_routes, a_full_queue_is_503_and_529) {
   EXPECT_EQ(anthropic.status, 529) << anthropic.body;
   EXPECT_EQ(error_of(anthropic).at("type"), "overloaded_error");
   running.clear();  // whoever drops a reply cancels it
+  let_go.set_value();
+  wait_until_ended(rig, 2);
+}
+
+// While the step lasts that a request was started in; the next one comes during it and waits.
+TEST(generation_routes, a_request_runs_from_the_beginning_of_its_first_step) {
+  ServerRigOptions options;
+  options.engine.max_waiting = 1;
+  ServerRig rig(testing::canned_script({}, 7), options);
+  std::promise<void> begun, let_go;
+  rig.backend.before_step = [&begun, step = 0, held = let_go.get_future().share()](const StepBatch&) mutable {
+    if (++step == 1) begun.set_value();
+    held.wait();
+  };
+  const std::string endless = R"({"prompt":"a","max_tokens":4000,"ignore_eos":true,"temperature":0})";
+  const auto counts = [&] {
+    const Json load = Json::parse(rig.call("GET", "/v1/loads").body)["loads"][0];
+    return std::pair(load["num_running_reqs"].get<int>(), load["num_waiting_reqs"].get<int>());
+  };
+  std::vector<Reply> running;
+  running.push_back(rig.start("POST", "/v1/completions", endless));
+  begun.get_future().wait();
+  EXPECT_EQ(counts(), std::pair(1, 0));
+  running.push_back(rig.start("POST", "/v1/completions", endless));
+  EXPECT_EQ(counts(), std::pair(1, 1));
+  EXPECT_NE(rig.call("GET", "/metrics").body.find("vllm:num_requests_running{model_name=\"test-model\",engine=\"0\"} 1\n"),
+            std::string::npos);
+  EXPECT_EQ(rig.call("POST", "/v1/completions", endless).status, 503);
+  running.clear();
   let_go.set_value();
   wait_until_ended(rig, 2);
 }

@@ -205,6 +205,39 @@ TEST(http_server, what_is_not_http_is_refused) {
   }
 }
 
+TEST(http_server, a_target_may_name_the_host_too) {
+  Rig rig;
+  RawClient client(rig.server.port());
+  for (const std::string target : {"http://example.org/a?b=c", "HTTPS://example.org:8000/a?b=c", "http://[::1]:8000/a?b=c"}) {
+    ASSERT_TRUE(client.send("GET " + target + " HTTP/1.1\r\nHost: example.org\r\nX-Test: 1\r\n\r\n"));
+    const std::string response = client.read_response();
+    EXPECT_TRUE(response.ends_with("GET /a?b=c 0 1")) << response;
+  }
+  for (const std::string target : {"http://example.org", "http://example.org/"}) {
+    ASSERT_TRUE(client.send("GET " + target + " HTTP/1.1\r\nHost: example.org\r\nX-Test: 1\r\n\r\n"));
+    EXPECT_TRUE(client.read_response().ends_with("GET /? 0 1")) << target;
+  }
+  ASSERT_TRUE(client.send("GET http://example.org?b=c HTTP/1.1\r\nHost: example.org\r\nX-Test: 1\r\n\r\n"));
+  EXPECT_TRUE(client.read_response().ends_with("GET /?b=c 0 1"));
+}
+
+TEST(http_server, http_1_1_has_one_host) {
+  Rig rig;
+  for (const char* hosts : {"", "Host: a\r\nHost: a\r\n", "Host: a b\r\n", "Host: a/b\r\n", "Host: user@a\r\n"}) {
+    RawClient client(rig.server.port());
+    ASSERT_TRUE(client.send(fmt::format("GET /a HTTP/1.1\r\n{}\r\n", hosts)));
+    const std::string response = client.read_response();
+    EXPECT_TRUE(response.starts_with("HTTP/1.1 400 ")) << hosts << response;
+    EXPECT_NE(response.find("Host header"), std::string::npos) << response;
+    EXPECT_TRUE(client.closed_by_server()) << hosts;
+  }
+  for (const char* head : {"GET /a HTTP/1.1\r\nHost:\r\n\r\n", "GET /a HTTP/1.1\r\nhOST: [::1]:80\r\n\r\n", "GET /a HTTP/1.0\r\n\r\n"}) {
+    RawClient client(rig.server.port());
+    ASSERT_TRUE(client.send(head));
+    EXPECT_TRUE(client.read_response().starts_with("HTTP/1.1 200 ")) << head;
+  }
+}
+
 TEST(http_server, a_client_that_waits_for_leave_gets_it) {
   Rig rig;
   RawClient client(rig.server.port());
@@ -280,7 +313,7 @@ TEST(http_server, a_client_that_leaves_abandons_its_reply) {
 
 TEST(http_server, slow_clients_are_cut_off) {
   HttpServerOptions options = test_options();
-  options.idle_timeout = options.header_timeout = options.write_timeout = milliseconds(100);
+  options.idle_timeout = options.header_timeout = milliseconds(100);
   Rig rig(options);
   RawClient silent(rig.server.port()), half_a_head(rig.server.port()), half_a_body(rig.server.port());
   ASSERT_TRUE(half_a_head.send("GET /a HT"));
@@ -288,9 +321,15 @@ TEST(http_server, slow_clients_are_cut_off) {
   EXPECT_TRUE(silent.closed_by_server());
   EXPECT_TRUE(half_a_head.closed_by_server());
   EXPECT_TRUE(half_a_body.closed_by_server());
+}
+
+TEST(http_server, clients_that_do_not_read_are_cut_off) {
+  HttpServerOptions options = test_options();
+  options.write_timeout = milliseconds(100);
+  Rig rig(options);
   RawClient unread(rig.server.port());
   ASSERT_TRUE(unread.send("POST /stream HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"));
-  for (int i = 0; i < 400 && !rig.handler.feed->was_abandoned(); ++i) {
+  for (int i = 0; i < 3000 && !rig.handler.feed->was_abandoned(); ++i) {
     rig.handler.feed->add(std::string(1 << 20, 'x'));
     std::this_thread::sleep_for(milliseconds(20));
     const std::lock_guard lock(rig.handler.feed->mutex);

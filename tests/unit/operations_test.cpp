@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -140,6 +141,48 @@ TEST(request_journal, a_client_that_leaves_and_many_prompts) {
   }
 }
 
+// As far as it came: waiting, computing its prompt, or answering.
+TEST(request_journal, a_request_that_is_given_up_has_the_times_of_its_phases) {
+  for (const int phase : {0, 1, 2}) {
+    ServerRigOptions options;
+    options.sizes.num_slots = 1;
+    ServerRig rig(testing::canned_script({}, 7), options);
+    std::promise<void> begun, let_go;
+    const int held_step = phase == 2 ? 4 : 1;  // the first step computes the prompt, each later one a token
+    rig.backend.before_step = [&begun, held_step, step = 0, held = let_go.get_future().share()](const StepBatch&) mutable {
+      if (++step == held_step) begun.set_value();
+      if (step >= held_step) held.wait();
+    };
+    const std::string endless = R"({"prompt":"a","max_tokens":4000,"ignore_eos":true})";
+    const std::vector<Json> lines = journal_of(rig, [&] {
+      Reply first = rig.start("POST", "/v1/completions", endless);
+      begun.get_future().wait();
+      if (phase == 0) {
+        Reply second = rig.start("POST", "/v1/completions", endless);
+        std::get<std::unique_ptr<PendingReply>>(second)->abandon();
+      }
+      std::get<std::unique_ptr<PendingReply>>(first)->abandon();
+    });
+    let_go.set_value();
+    const Json& end = lines.at(phase == 0 ? 2 : 1);
+    ASSERT_EQ(end.at("finish_reasons"), Json::array({"abort"})) << end;
+    const Json& seconds = end.at("seconds");
+    const double total = seconds.at("total"), queue = seconds.at("queue");
+    EXPECT_EQ(seconds.contains("prefill"), phase > 0) << end;
+    EXPECT_EQ(seconds.contains("decode"), phase == 2) << end;
+    EXPECT_EQ(end.at("completion_tokens"), phase == 2 ? 3 : 0) << end;
+    if (phase == 0) {
+      EXPECT_EQ(queue, total);
+    } else if (phase == 1) {
+      EXPECT_NEAR(seconds.at("prefill").get<double>(), total - queue, 1e-9);
+    } else {
+      EXPECT_NEAR(seconds.at("prefill").get<double>(), seconds.at("first_token").get<double>() - queue, 1e-9);
+      EXPECT_GT(seconds.at("decode").get<double>(), 0);
+      EXPECT_LE(seconds.at("first_token").get<double>() + seconds.at("decode").get<double>(), total);
+    }
+  }
+}
+
 TEST(request_journal, keeps_the_newest) {
   RequestJournal journal;
   for (int i = 0; i < 60; ++i) {
@@ -247,16 +290,13 @@ TEST(queue_full, may_be_429) {
   rig.backend.before_step = [&](const StepBatch&) {
     while (held) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   };
-  std::vector<Reply> taken;
-  HttpResponse refused;
   const std::string chat = fmt::format("{}}}", kSecretChat);
-  for (int i = 0; i < 4 && refused.status == 200; ++i) {  // one runs, one waits
-    Reply reply = rig.start("POST", "/v1/chat/completions", chat);
-    if (auto* response = std::get_if<HttpResponse>(&reply))
-      refused = *response;
-    else
-      taken.push_back(std::move(reply));
-  }
+  std::vector<Reply> taken;
+  taken.push_back(rig.start("POST", "/v1/chat/completions", chat));
+  while (rig.engine->stats().requests_running == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  taken.push_back(rig.start("POST", "/v1/chat/completions", chat));  // one runs, one waits
+  for (const Reply& reply : taken) ASSERT_FALSE(std::holds_alternative<HttpResponse>(reply));
+  const HttpResponse refused = rig.call("POST", "/v1/chat/completions", chat);
   EXPECT_EQ(refused.status, 429);
   EXPECT_NE(header_of(refused.headers, "Retry-After"), "");
   const Json error = Json::parse(refused.body).at("error");

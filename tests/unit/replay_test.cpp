@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "support/server_rig.h"
@@ -134,7 +135,8 @@ const std::string kCall =
 // The conversation after a call, as its client sends it back.
 Json with_result(const Json& call, const std::string& arguments) {
   Json sent = {{"id", call.at("id")}, {"type", "function"}, {"function", {{"name", "look"}, {"arguments", arguments}}}};
-  Json messages = {user("Look."), {{"role", "assistant"}, {"content", nullptr}, {"tool_calls", Json::array({std::move(sent)})}}};
+  Json messages =
+      Json::array({user("Look."), {{"role", "assistant"}, {"content", nullptr}, {"tool_calls", Json::array({std::move(sent)})}}});
   messages.push_back({{"role", "tool"}, {"tool_call_id", call.at("id")}, {"content", "A cat."}});
   return chat_of(std::move(messages), {{"tools", kTools}});
 }
@@ -182,7 +184,7 @@ TEST(replay, edits_are_honoured) {
 
 TEST(replay, later_turns_are_found_behind_an_edit) {
   ServerRig rig(answering(kThought + "\n</think>\n\n" + kAnswer), cached_rig());
-  Json messages = {user("What is 6 * 7?")};
+  Json messages = Json::array({user("What is 6 * 7?")});
   answer_to(rig, chat_of(messages));
   messages.push_back({{"role", "assistant"}, {"content", kAnswer}});
   messages.push_back(user("Are you sure?"));
@@ -223,6 +225,57 @@ TEST(replay, a_forced_call_is_found_again) {
     Json second = with_result(message_of(answer).at("tool_calls")[0], R"({"count":2,"where":"here","parts":[1,{"a":2,"b":1}]})");
     second.update(Json{{"enable_thinking", false}});
     EXPECT_EQ(cached_of(answer_to(rig, second)), computed_by(answer)) << choice;
+  }
+}
+
+// Such an answer ends without a stop token. What the model says after it depends on every token before.
+TEST(replay, an_answer_that_its_form_ended_is_found_again) {
+  const std::string form = "It is forty-two.";
+  for (const bool thinking : {true, false}) {
+    std::vector<int> ids = letters(thinking ? kThought + "\n" : "");
+    if (thinking) ids.push_back(ServerRig::tokenizer().added_token("</think>").value());
+    if (thinking)
+      for (const int id : ServerRig::tokenizer().encode("\n\n")) ids.push_back(id);
+    const std::vector<int> spelt = letters(form);
+    ids.insert(ids.end(), spelt.begin(), spelt.end());
+    const auto first = testing::answering_ids(ids),
+               later = testing::hashed_script(ServerRig::tokenizer().added_token("<|im_end|>").value());
+    const int turn = ServerRig::tokenizer().added_token("<|im_start|>").value();
+    const Json question = user("What is 6 * 7?"), more = {{"enable_thinking", thinking}, {"max_tokens", 40}};
+    ServerRig plain(answering("x"), cached_rig(0));
+    const std::vector<int> first_prompt = ids_of(plain, chat_of({question}, more));
+    const auto turns = std::count(first_prompt.begin(), first_prompt.end(), turn);
+    const auto script = [=](std::span<const int> history, std::span<float> logits) {
+      (std::count(history.begin(), history.end(), turn) > turns ? later : first)(history, logits);
+    };
+    for (const Json& extra :
+         {Json{{"guided_choice", Json::array({form})}}, Json{{"guided_choice", Json::array({form})}, {"stop", "four"}}}) {
+      ServerRig rig(script, cached_rig());
+      Json asked = chat_of({question}, more);
+      asked.update(extra);
+      asked["max_tokens"] = 400;
+      const Json answer = answer_to(rig, asked);
+      ASSERT_EQ(message_of(answer).at("content"), form);
+      ASSERT_EQ(rig.replay.stats().entries, 1u);
+      const Json second = chat_of({question, {{"role", "assistant"}, {"content", form}}, user("Are you sure?")}, more);
+      const std::vector<int> prompt = ids_of(rig, second);
+      EXPECT_NE(std::search(prompt.begin(), prompt.end(), ids.begin(), ids.end()), prompt.end());
+      Json told = second;
+      told["return_token_ids"] = true;
+      const Json warm = answer_to(rig, told);
+      EXPECT_EQ(cached_of(warm), computed_by(answer));
+      EXPECT_EQ(rig.replay.stats().hits, 1u);
+      const Json cold_body = {
+          {"prompt", prompt}, {"max_tokens", 40}, {"temperature", 0}, {"return_token_ids", true}, {"cache_prompt", false}};
+      const HttpResponse cold = rig.call("POST", "/v1/completions", cold_body.dump());
+      ASSERT_EQ(cold.status, 200) << cold.body;
+      EXPECT_EQ(Json::parse(cold.body).at("usage").at("prompt_tokens_details").at("cached_tokens"), 0);
+      EXPECT_EQ(Json::parse(cold.body).at("choices")[0].at("token_ids"), warm.at("choices")[0].at("token_ids"));
+    }
+    ServerRig rig(script, cached_rig());
+    Json cut = chat_of({question}, {{"enable_thinking", thinking}, {"guided_choice", Json::array({form})}, {"stop", "is fo"}});
+    EXPECT_EQ(message_of(answer_to(rig, cut)).at("content"), "It ");
+    EXPECT_EQ(rig.replay.stats().entries, 0u);
   }
 }
 

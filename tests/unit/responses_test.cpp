@@ -101,7 +101,8 @@ TEST(responses_request, malformed_items_are_named) {
 TEST(responses_request, what_would_need_a_store_is_refused_by_name) {
   for (const char* field : {R"("previous_response_id": "resp_1")", R"("conversation": "conv_1")", R"("background": true)",
                             R"("prompt": {"id": "p"})", R"("truncation": "auto")", R"("n": 2)", R"("top_logprobs": 3)",
-                            R"("response_format": {"type": "text"})", R"("min_tokens": -1)", R"("max_output_tokens": 0)"}) {
+                            R"("response_format": {"type": "text"})", R"("min_tokens": -1)", R"("max_output_tokens": 0)",
+                            R"("output_format": {"type": "json_schema"})", R"("output_config": {"format": {}})", R"("format": "json")"}) {
     const std::string name = std::string(field).substr(1, std::string(field).find('"', 1) - 1);
     EXPECT_EQ(refused_param("\"a\"", ", " + std::string(field)), name);
   }
@@ -111,6 +112,8 @@ TEST(responses_request, what_would_need_a_store_is_refused_by_name) {
                 .chat.form.field,
             "text.format.schema");
   EXPECT_EQ(refused_param("\"a\"", R"(, "text": {"verbosity": "low"})"), "text.verbosity");
+  EXPECT_EQ(refused_param("\"a\"", R"(, "text": {"type": "json_schema", "schema": {}})"), "text.type");
+  EXPECT_EQ(refused_param("\"a\"", R"(, "text": {"format": {"type": "json_object", "regex": "a"}})"), "text.format.regex");
   EXPECT_EQ(refused_param("\"a\"", R"(, "tools": [{"type": "code_interpreter"}])"), "tools[0].type");
   EXPECT_EQ(refused_param("\"a\"", R"(, "tools": [{"type": "function", "name": "a b"}])"), "tools[0].name");
   EXPECT_EQ(refused_param("\"a\"", R"(, "tool_choice": {"type": "custom", "name": "x"})"), "tool_choice");
@@ -285,7 +288,8 @@ TEST(responses_route, failures) {
   const std::vector<NamedEvent> events = responses_events(rig.call("POST", "/v1/responses", ask + R"(,"stream":true})").body);
   EXPECT_EQ(names_of(events), "created in_progress failed");
   EXPECT_EQ(events.back().data["response"]["status"], "failed");
-  EXPECT_EQ(events.back().data["response"]["error"]["code"], "numeric_error");
+  EXPECT_EQ(events.back().data["response"]["error"]["code"], "server_error");
+  EXPECT_EQ(events.back().data["response"]["error"]["type"], "numeric_error");
   const HttpResponse refused = rig.call("POST", "/v1/responses", R"({"input":"a","previous_response_id":"resp_1","stream":true})");
   EXPECT_EQ(refused.status, 400);
   EXPECT_EQ(Json::parse(refused.body)["error"]["param"], "previous_response_id");
@@ -384,6 +388,29 @@ TEST(render_routes, prompts_are_shown_and_not_run) {
   EXPECT_EQ(ServerRig::tokenizer().encode(applied["prompt"].get<std::string>()), tokens.get<std::vector<int>>());
   EXPECT_EQ(Json::parse(rig.call("POST", "/v1/responses/render", R"({"input":"Hi"})").body)["token_ids"], tokens);
   EXPECT_EQ(rig.call("POST", "/v1/chat/completions/render", R"({"messages":[]})").status, 400);
+  // What would be refused is refused here, in the same words.
+  const std::string open = "{" + chat, schema = R"("response_format":{"type":"json_schema","schema":{"not":{}}})";
+  const std::string tool = R"("tools":[{"type":"function","function":{"name":"f"}}])";
+  const std::pair<std::string, std::vector<std::string>> refused[] = {
+      {open + "," + schema + "}", {"/v1/chat/completions", "/v1/chat/completions/render", "/apply-template"}},
+      {open + "," + tool + R"(,"regex":"a"})", {"/v1/chat/completions", "/v1/chat/completions/render", "/apply-template"}},
+      {open + R"x(,"regex":"(?=a)"})x", {"/v1/chat/completions", "/v1/chat/completions/render", "/apply-template"}},
+      {open + R"(,"prompt_logprobs":20,"n":16,"max_tokens":0,"return_prompt_text":true,"stop":[""]})",
+       {"/v1/chat/completions", "/v1/chat/completions/render", "/apply-template"}},
+      {R"({"prompt":"a",)" + schema + "}", {"/v1/completions", "/v1/completions/render"}},
+      {R"({"prompt":["a",""]})", {"/v1/completions", "/v1/completions/render"}},
+      {R"({"input":"Hi","text":{"format":{"type":"json_schema","name":"n","schema":{"not":{}}}}})",
+       {"/v1/responses", "/v1/responses/render"}},
+  };
+  for (const auto& [body, paths] : refused) {
+    const HttpResponse first = rig.call("POST", paths[0], body);
+    EXPECT_EQ(first.status, 400) << body;
+    for (const std::string& path : paths) {
+      const HttpResponse response = rig.call("POST", path, body);
+      EXPECT_EQ(response.status, 400) << path << " " << body;
+      EXPECT_EQ(response.body, first.body) << path;
+    }
+  }
   EXPECT_EQ(rig.engine->stats().submitted, 0u);
   const Json loads = Json::parse(rig.call("GET", "/v1/loads").body);
   EXPECT_EQ(loads["loads"][0]["num_running_reqs"], 0);

@@ -155,7 +155,7 @@ TEST(router, hostile_bodies_are_400_and_the_server_lives) {
 
 TEST(router, text_without_end_is_refused_before_it_is_encoded) {
   ServerRig rig(answering("x"));
-  const HttpResponse refused = rig.call("POST", "/tokenize", Json{{"prompt", std::string(20'000'000, 'a')}}.dump());
+  const HttpResponse refused = rig.call("POST", "/tokenize", R"({"prompt":")" + std::string(20'000'000, 'a') + R"("})");
   EXPECT_EQ(refused.status, 400);
   EXPECT_EQ(error_of(refused).at("code"), "context_length_exceeded");
   EXPECT_TRUE(error_of(refused).at("message").get<std::string>().starts_with("This model's maximum context length is 4096 tokens"));

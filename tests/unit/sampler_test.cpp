@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "engine/philox.h"
 #include "support/sampling_reference.h"
+#include "support/sanitized.h"
 
 namespace tetrad {
 namespace {
@@ -250,7 +251,7 @@ TEST(sampler, draws_follow_the_distribution) {
              .logit_bias = {{3, 1.5}, {8, -2.0}}};
   const std::vector<float> logits = random_logits(40, 21, 1.5f);
   const std::vector<int> prompt{1, 2, 3}, answer{4, 4, 5};
-  constexpr int kDraws = 50000;
+  constexpr int kDraws = testing::kSanitized ? 5000 : 50000;
   for (std::size_t s = 0; s < sets.size(); ++s) {
     sets[s].seed = 1000 + s;
     Sampler sampler(sets[s], SampleableIds::all(40), prompt);

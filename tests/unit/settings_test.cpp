@@ -58,5 +58,20 @@ TEST(settings, command_line_before_environment_before_file) {
   ::unsetenv("TETRAD_CONFIG");
 }
 
+// Told and not refused: the directory is what is refused.
+TEST(settings, variables_that_are_no_setting_are_told) {
+  for (const char* name : {"TETRAD_MAX_NUM_SEQ", "TETRAD_MODLE", "TETRAD_SOMETHING_ELSE_ALTOGETHER", "TETRAD_API_KEY"})
+    ::setenv(name, "XYZZY", 1);
+  const Outcome outcome = tetrad({"serve", "-m", "/nowhere"});
+  for (const char* name : {"TETRAD_MAX_NUM_SEQ", "TETRAD_MODLE", "TETRAD_SOMETHING_ELSE_ALTOGETHER", "TETRAD_API_KEY"}) ::unsetenv(name);
+  EXPECT_EQ(outcome.exit_code, 2) << outcome.error;
+  EXPECT_EQ(count_of(outcome.error, "warning: the variable "), 3) << outcome.error;
+  for (const char* said : {"TETRAD_MAX_NUM_SEQ has no effect: there is no such setting: did you mean TETRAD_MAX_NUM_SEQS?",
+                           "TETRAD_MODLE has no effect: there is no such setting: did you mean TETRAD_MODEL?",
+                           "TETRAD_SOMETHING_ELSE_ALTOGETHER has no effect: there is no such setting\n"})
+    EXPECT_NE(outcome.error.find(said), std::string::npos) << outcome.error;
+  EXPECT_EQ(count_of(outcome.error, "XYZZY"), 0) << outcome.error;
+}
+
 }  // namespace
 }  // namespace tetrad::test

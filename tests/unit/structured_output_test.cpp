@@ -95,6 +95,159 @@ TEST(structured_output, starts_after_thinking) {
   EXPECT_EQ(budget.message["content"].get<std::string>().substr(0, 1), "{");
 }
 
+// The texts of an answer's reasoning and content and the number of its calls, from any API's body or stream.
+struct Read {
+  std::string reasoning, content;
+  int calls = 0;
+  friend bool operator==(const Read&, const Read&) = default;
+  friend void PrintTo(const Read& read, std::ostream* out) { *out << read.reasoning << " | " << read.content << " | " << read.calls; }
+};
+
+void read_whole(const Json& json, Read& read) {
+  if (json.contains("choices")) {
+    const Json& message = json["choices"][0]["message"];
+    if (message["content"].is_string()) read.content = message["content"];
+    read.reasoning = message.value("reasoning_content", "");
+    read.calls = message.contains("tool_calls") ? static_cast<int>(message["tool_calls"].size()) : 0;
+  }
+  for (const Json& block : json.value("content", Json::array())) {
+    read.content += block.value("text", "");
+    read.reasoning += block.value("thinking", "");
+    read.calls += block["type"] == "tool_use";
+  }
+  for (const Json& item : json.value("output", Json::array())) {
+    read.calls += item["type"] == "function_call";
+    for (const Json& part : item.value("content", Json::array()))
+      (item["type"] == "reasoning" ? read.reasoning : read.content) += part.value("text", "");
+  }
+}
+
+void read_event(const Json& event, Read& read) {
+  if (event.contains("choices") && !event["choices"].empty()) {
+    const Json& delta = event["choices"][0]["delta"];
+    if (delta.contains("content") && delta["content"].is_string()) read.content += delta["content"].get<std::string>();
+    read.reasoning += delta.value("reasoning_content", "");
+    if (delta.contains("tool_calls")) read.calls += delta["tool_calls"][0].contains("id");
+  }
+  const std::string type = event.value("type", "");
+  if (type == "content_block_delta") {
+    read.content += event["delta"].value("text", "");
+    read.reasoning += event["delta"].value("thinking", "");
+  }
+  if (type == "content_block_start") read.calls += event["content_block"]["type"] == "tool_use";
+  if (type == "response.output_text.delta") read.content += event["delta"].get<std::string>();
+  if (type == "response.reasoning_text.delta") read.reasoning += event["delta"].get<std::string>();
+  if (type == "response.output_item.added") read.calls += event["item"]["type"] == "function_call";
+}
+
+// What a request is answered with, whole and streamed.
+Read answer_of(ServerRig& rig, const std::string& path, Json body) {
+  Read whole, streamed;
+  const HttpResponse response = rig.call("POST", path, body.dump());
+  EXPECT_EQ(response.status, 200) << response.body;
+  if (response.status == 200) read_whole(Json::parse(response.body), whole);
+  body["stream"] = true;
+  const std::string events = rig.call("POST", path, body.dump()).body;
+  for (std::size_t at = events.find("data: {"); at != std::string::npos; at = events.find("data: {", at + 1))
+    read_event(Json::parse(events.substr(at + 6, events.find('\n', at) - at - 6)), streamed);
+  EXPECT_EQ(streamed, whole) << path;
+  return whole;
+}
+
+Json chat_of(const Json& more, bool thinking = false) {
+  Json body = {{"messages", Json::array({Json{{"role", "user"}, {"content", "Hi"}}})}, {"temperature", 0}, {"max_tokens", 300}};
+  body["enable_thinking"] = thinking;
+  body.update(more);
+  return body;
+}
+
+const std::string kQuotedCall = "<tool_call><function=weather></function></tool_call>";
+const std::string kQuotes = R"({"type":"object","properties":{"q":{"const":")" + kQuotedCall + R"("}},"required":["q"]})";
+
+TEST(structured_output, a_form_arrives_as_it_was_written) {
+  ServerRig rig(answering("I would rather talk."));
+  for (const std::string text : {"  \n lead", "trail \n", "<think>plan</think> yes", "a\n<think>\nb", "</think>no", "\n\n</think>\n\nx",
+                                 "a\n</think>b", "   ", "<tool_call>\n<function=weather>\n</function>\n</tool_call>"}) {
+    EXPECT_EQ(answer_of(rig, "/v1/chat/completions", chat_of({{"guided_choice", Json::array({text})}})), (Read{"", text, 0})) << text;
+    const Json schema = {{"const", text}};
+    const Json format = {{"format", Json{{"type", "json_schema"}, {"name", "t"}, {"schema", schema}}}};
+    Json asked = {
+        {"input", "Hi"}, {"max_output_tokens", 300}, {"temperature", 0}, {"reasoning", Json{{"effort", "none"}}}, {"text", format}};
+    EXPECT_EQ(answer_of(rig, "/v1/responses", asked), (Read{"", Json(text).dump(), 0}));
+    Json message = chat_of({{"output_config", format}});
+    message["output_config"]["format"].erase("name");
+    message.erase("enable_thinking");
+    message["thinking"] = {{"type", "disabled"}};
+    EXPECT_EQ(answer_of(rig, "/v1/messages", message), (Read{"", Json(text).dump(), 0}));
+  }
+  EXPECT_EQ(answer_of(rig, "/v1/chat/completions", chat_of({{"regex", "\\n {3}<think>"}})), (Read{"", "\n   <think>", 0}));
+}
+
+// JSON that quotes a whole call, beside the tool that it names; and the call itself.
+TEST(structured_output, what_the_grammar_took_decides_whether_it_is_a_call) {
+  const Json quotes = Json::parse(kQuotes), weather = Json::parse(tool("weather", false));
+  Json function = weather["function"];
+  function.erase("strict");
+  function["type"] = "function";
+  const Json format = {{"type", "json_schema"}, {"schema", quotes}};
+  Json named = format;
+  named["name"] = "quotes";
+  const std::string call =
+      "<tool_call>\n<function=weather>\n<parameter=city>\nRome\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>";
+  for (const bool calls : {false, true}) {
+    ServerRig rig(answering(calls ? call : R"({"q": ")" + kQuotedCall + "\"}"));
+    const std::string quoted = Json{{"q", kQuotedCall}}.dump();
+    const auto expect = [&](const Read& read) {
+      EXPECT_EQ(read.calls, calls ? 1 : 0) << read.content;
+      EXPECT_EQ(calls ? quoted : Json::parse(read.content, nullptr, false).dump(), quoted) << read.content;
+      EXPECT_TRUE(!calls || read.content.empty()) << read.content;
+    };
+    expect(answer_of(rig, "/v1/chat/completions",
+                     chat_of({{"tools", Json::array({weather})}, {"parallel_tool_calls", false}, {"response_format", format}})));
+    expect(answer_of(rig, "/v1/responses",
+                     {{"input", "Hi"},
+                      {"max_output_tokens", 300},
+                      {"temperature", 0},
+                      {"tools", Json::array({function})},
+                      {"reasoning", Json{{"effort", "none"}}},
+                      {"text", Json{{"format", named}}}}));
+    Json message = chat_of({{"output_config", Json{{"format", format}}}, {"thinking", Json{{"type", "disabled"}}}});
+    message.erase("enable_thinking");
+    message["tools"] = Json::array({Json{{"name", "weather"}, {"input_schema", function["parameters"]}}});
+    expect(answer_of(rig, "/v1/messages", message));
+  }
+}
+
+// Only the token ends the thinking; its text, spelt by other tokens, and calls behind it are thoughts.
+TEST(structured_output, a_quoted_end_of_thinking_does_not_begin_the_form) {
+  const auto letters = [](const std::string& text) {
+    std::vector<int> ids;
+    for (const char letter : text) ids.push_back(ServerRig::tokenizer().encode(std::string(1, letter)).at(0));
+    return ids;
+  };
+  const std::string thought = "One says </think>\n\n </think> and <tool_call>\n<function=weather>\n</function>\n</tool_call>.";
+  std::vector<int> ids = letters(thought + "\n");
+  ids.push_back(ServerRig::tokenizer().added_token("</think>").value());
+  for (const int id : ServerRig::tokenizer().encode("\n\n")) ids.push_back(id);
+  std::vector<int> formed = ids;
+  for (const int id : letters(" \n</think> x")) formed.push_back(id);
+  for (const Json& stop : {Json(), Json(" \n</think> y")}) {  // text that is held back comes later than its tokens
+    ServerRig rig(testing::answering_ids(formed));
+    Json body = chat_of({{"regex", " \\n</think> x"}}, true);
+    if (!stop.is_null()) body["stop"] = stop;
+    EXPECT_EQ(answer_of(rig, "/v1/chat/completions", body), (Read{thought, " \n</think> x", 0}));
+  }
+  std::vector<int> called = ids;
+  for (const int id : ServerRig::tokenizer().encode(
+           "<tool_call>\n<function=weather>\n<parameter=city>\nRome\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n"
+           "</tool_call>"))
+    called.push_back(id);
+  ServerRig rig(testing::answering_ids(called));
+  EXPECT_EQ(answer_of(rig, "/v1/chat/completions",
+                      chat_of({{"tools", Json::array({Json::parse(tool("weather", false))})}, {"tool_choice", "required"}}, true)),
+            (Read{thought, "", 1}));
+}
+
 TEST(structured_output, required_and_named_calls) {
   const std::string call =
       "<tool_call>\n<function=weather>\n<parameter=city>\nRome\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>";
@@ -187,6 +340,31 @@ TEST(structured_output, what_cannot_be_compiled_is_a_400_with_its_place) {
   // The same where it is text of its own.
   EXPECT_TRUE(error(R"("guided_json":)" + Json(deep).dump()).starts_with("guided_json | "));
   EXPECT_EQ(ask(rig, std::string(kNoThinking) + R"("guided_choice":["ok"])").message["content"], "ok");
+}
+
+// As in OpenAI's API: a client that names a stop string wants the answer to end there, and is told which one it was.
+TEST(structured_output, a_stop_string_ends_a_form_and_says_so) {
+  ServerRig rig(answering(R"({"city":"Rome","days":3})"));
+  const auto choice_of = [&](const Json& more) {
+    Json body = chat_of({{"response_format", Json{{"type", "json_schema"}, {"schema", Json::parse(kWeather)}}}});
+    body.update(more);
+    const HttpResponse response = rig.call("POST", "/v1/chat/completions", body.dump());
+    EXPECT_EQ(response.status, 200) << response.body;
+    EXPECT_EQ(answer_of(rig, "/v1/chat/completions", body).content, Json::parse(response.body)["choices"][0]["message"]["content"]);
+    return Json::parse(response.body)["choices"][0];
+  };
+  const Json cut = choice_of({{"stop", "ome"}});
+  EXPECT_EQ(cut["message"]["content"], R"({"city":"R)");
+  EXPECT_EQ(cut["finish_reason"], "stop");
+  EXPECT_EQ(cut["stop_reason"], "ome");
+  const Json whole = choice_of({{"stop", Json::array({"<|im_end|>", "\n\n"})}});
+  EXPECT_EQ(whole["message"]["content"], R"({"city":"Rome","days":3})");
+  EXPECT_EQ(whole["finish_reason"], "stop");
+  EXPECT_TRUE(whole["stop_reason"].is_null()) << whole["stop_reason"];
+  // A stop token comes only where the form may end.
+  const int wanted = ServerRig::tokenizer().encode("Rome").back();
+  const Json kept = choice_of({{"stop_token_ids", Json::array({wanted})}});
+  EXPECT_TRUE(Json::accept(kept["message"]["content"].get<std::string>())) << kept;
 }
 
 TEST(structured_output, grammars_are_kept_within_bounds) {

@@ -14,6 +14,7 @@
 #include "engine/engine_core.h"
 #include "engine/generator.h"
 #include "support/engine_rig.h"
+#include "support/sanitized.h"
 
 namespace tetrad {
 namespace {
@@ -361,8 +362,9 @@ TEST(token_constraint, choices_of_a_request_have_their_own_copies) {
   }
 }
 
-// The bound is loose on purpose; the measured times are in the report.
+// The bound is loose on purpose; the measured times are in the report. Under a sanitizer nothing is measured.
 TEST(token_constraint, masks_of_the_largest_vocabulary_are_fast) {
+  constexpr int kRepeats = testing::kSanitized ? 2 : 200;
   constexpr int kLarge = 248320;
   std::mt19937 random(3);
   std::vector<float> logits(kLarge);
@@ -383,13 +385,15 @@ TEST(token_constraint, masks_of_the_largest_vocabulary_are_fast) {
       Sampler sampler(params, SampleableIds::all(kLarge), {});
       sampler.sample(logits, 0, mask);
       double best = 1e9;
-      for (int repeat = 0; repeat < 200; ++repeat) {
+      for (int repeat = 0; repeat < kRepeats; ++repeat) {
         const auto start = std::chrono::steady_clock::now();
         sampler.sample(logits, repeat, mask);
         best = std::min(best, std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
       }
       std::printf("[   time   ] %-9s %-12s %8.1f us\n", sampling, name, best);
-      EXPECT_LT(best, 50000) << name;
+      if (!testing::kSanitized) {
+        EXPECT_LT(best, 50000) << name;
+      }
     }
   }
 }

@@ -7,6 +7,7 @@
 
 #include "grammar/json_schema.h"
 #include "grammar/tool_calls.h"
+#include "support/sanitized.h"
 
 namespace tetrad::grammar {
 namespace {
@@ -68,8 +69,9 @@ std::vector<std::pair<std::string, GrammarPtr>> grammars() {
 }
 
 // Random answers: at every place each token is allowed exactly if it is one that the matcher takes, with a cold cache, a warm one and one
-// that holds next to nothing.
+// that holds next to nothing. Masks are made of all tokens in every tree; under a sanitizer some are compared, others at each step.
 TEST(token_masks, equal_what_each_token_does_alone) {
+  constexpr int kApart = testing::kSanitized ? 17 : 1;
   const Vocabulary& vocabulary = *tiny_vocabulary();
   TokenMasks warm(tiny_vocabulary()), small(tiny_vocabulary(), 1);
   std::mt19937 random(7);
@@ -84,7 +86,9 @@ TEST(token_masks, equal_what_each_token_does_alone) {
         ASSERT_EQ(words, again);
         std::vector<int> allowed;
         for (int id = 0; id < 4096; ++id) {
-          ASSERT_EQ(bit(words, id), takes(matcher, vocabulary, id)) << "token " << id << " at step " << step;
+          if ((id + step) % kApart == 0 || vocabulary.is_added(id)) {
+            ASSERT_EQ(bit(words, id), takes(matcher, vocabulary, id)) << "token " << id << " at step " << step;
+          }
           if (bit(words, id)) allowed.push_back(id);
         }
         ASSERT_TRUE(!allowed.empty() || matcher.may_end());

@@ -33,9 +33,27 @@ __device__ __forceinline__ void hc_store_low(const HcShape& s, float sum, int t,
 
 inline constexpr int kInjectKept = 12;  // elements of a stream that a thread of 256 keeps between the two passes of inject and norm
 
-// An element of a stream with the injection of the sub-block before it; y null: none.
-__device__ __forceinline__ float injected(float h, float weight, const bf16* y) {
-  return y == nullptr ? h : round_b16(h + round_b16(weight * to_f32(*y)));
+// An element of a stream with the injection of the sub-block before it.
+__device__ __forceinline__ float injected(float h, float weight, bf16 y) { return round_b16(h + round_b16(weight * to_f32(y))); }
+
+// A thread's elements of a stream of D: those at threadIdx.x + i * kThreads, with the injection where `y` is not null; zero past D. All are
+// asked for before any is used.
+template <int kThreads>
+__device__ __forceinline__ void load_injected(const bf16* h, const bf16* inject, const bf16* y, int D, float (&kept)[kInjectKept]) {
+  bf16 own[kInjectKept], of_y[kInjectKept] = {};
+#pragma unroll
+  for (int i = 0; i < kInjectKept; ++i) own[i] = h[min(static_cast<int>(threadIdx.x) + i * kThreads, D - 1)];
+  float weight = 0.0f;
+  if (y != nullptr) {
+    weight = to_f32(*inject);
+#pragma unroll
+    for (int i = 0; i < kInjectKept; ++i) of_y[i] = y[min(static_cast<int>(threadIdx.x) + i * kThreads, D - 1)];
+  }
+#pragma unroll
+  for (int i = 0; i < kInjectKept; ++i) {
+    const float value = y == nullptr ? to_f32(own[i]) : injected(to_f32(own[i]), weight, of_y[i]);
+    kept[i] = static_cast<int>(threadIdx.x) + i * kThreads < D ? value : 0.0f;
+  }
 }
 __device__ __forceinline__ float inverse_rms(float sum, const HcShape& s) {
   return 1.0f / sqrtf(sum / static_cast<float>(s.D) + norm_eps(s.eps));

@@ -25,13 +25,11 @@ __global__ void __launch_bounds__(kNormThreads)
   }
   wait_for_previous();
   const float weight = inject == nullptr ? 0.0f : to_f32(inject[t * s.HC + stream]);
-  const auto element = [&](int d) { return injected(to_f32(h[first + d]), weight, inject == nullptr ? nullptr : y + t * s.D + d); };
+  const auto element = [&](int d) {
+    return inject == nullptr ? to_f32(h[first + d]) : injected(to_f32(h[first + d]), weight, y[t * s.D + d]);
+  };
   float kept[kKept], sum = 0.0f;
-#pragma unroll
-  for (int i = 0; i < kKept; ++i) {
-    const int d = threadIdx.x + i * kNormThreads;
-    kept[i] = d < s.D ? element(d) : 0.0f;
-  }
+  load_injected<kNormThreads>(h + first, inject + t * s.HC + stream, inject == nullptr ? nullptr : y + t * s.D, s.D, kept);
 #pragma unroll
   for (int i = 0; i < kKept; ++i) sum += kept[i] * kept[i];
   for (int d = threadIdx.x + kKept * kNormThreads; d < s.D; d += kNormThreads) {

@@ -160,22 +160,37 @@ __device__ __forceinline__ void multiply_fragment(const unsigned (*a)[4], const 
   }
 }
 
+// acc[strip] += kCount fragments of a slot from f on. All are read before any is multiplied: one after the other, each would wait for its own.
+template <int kCount, bool kFp8, int kStrips, int kTokenTiles, class Columns>
+__device__ __forceinline__ void multiply_fragments(const std::byte* slot, const Columns& x, int f, float (*acc)[kTokenTiles][4]) {
+  XFragment columns[kCount][kTokenTiles];
+  WeightFragment<kFp8> w[kCount][kStrips];
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    x.load(f + i, columns[i]);
+#pragma unroll
+    for (int s = 0; s < kStrips; ++s)
+      w[i][s].load(slot + s * WeightRing<kFp8>::kStripBytes + (f + i) * WeightFragment<kFp8>::kBytes, threadIdx.x % 32);
+  }
+#pragma unroll
+  for (int i = 0; i < kCount; ++i)
+#pragma unroll
+    for (int s = 0; s < kStrips; ++s) {
+      unsigned a[2][4];
+      w[i][s].expand(a);
+      multiply_fragment<kTokenTiles>(a, columns[i], acc[s]);
+    }
+}
+
 // acc[strip] += fragments [begin, end) of a slot.
 template <bool kFp8, int kStrips, int kTokenTiles, class Columns>
 __device__ __forceinline__ void multiply_slot(const std::byte* slot, const Columns& x, int begin, int end, float (*acc)[kTokenTiles][4]) {
-#pragma unroll 4
-  for (int f = begin; f < end; ++f) {
-    XFragment columns[kTokenTiles];
-    x.load(f, columns);
-#pragma unroll
-    for (int s = 0; s < kStrips; ++s) {
-      WeightFragment<kFp8> w;
-      w.load(slot + s * WeightRing<kFp8>::kStripBytes + f * WeightFragment<kFp8>::kBytes, threadIdx.x % 32);
-      unsigned a[2][4];
-      w.expand(a);
-      multiply_fragment<kTokenTiles>(a, columns, acc[s]);
-    }
-  }
+  constexpr int kBatch = kStrips > 1 ? 2 : kTokenTiles > 1 ? 3 : kSlotFragments<kFp8>;  // as many as registers hold
+  int f = begin;
+#pragma unroll 1
+  for (; f + kBatch <= end; f += kBatch) multiply_fragments<kBatch, kFp8, kStrips, kTokenTiles>(slot, x, f, acc);
+#pragma unroll 1
+  for (; f < end; ++f) multiply_fragments<1, kFp8, kStrips, kTokenTiles>(slot, x, f, acc);
 }
 
 // The sums of a warp's segments, which are the consecutive fragments [first, end) of its strips: store(segment, acc) gets each. Weights
@@ -186,14 +201,15 @@ __device__ __forceinline__ void run_sums(const Row& row, int K, int segment, int
   constexpr int kSlot = kSlotFragments<kFp8>;
   float acc[kStrips][kTokenTiles][4] = {};
   int in_segment = 0;
-  for (int f = first, turn = 0; f < end; f += kSlot, turn ^= 1) {
+  Columns now = x[0], after = x[1];  // copies: what is indexed by the turn would lie in memory
+  for (int f = first; f < end; f += kSlot) {
     const int slot_end = min(f + kSlot, end);
-    x[0].wait();
-    if (slot_end < end) (turn == 0 ? x[1] : x[0]).fetch(row, K, slot_end, min(slot_end + kSlot, end));
+    now.wait();
+    if (slot_end < end) after.fetch(row, K, slot_end, min(slot_end + kSlot, end));
     const std::byte* slot = ring.front();
     for (int done = f; done < slot_end;) {
       const int until = min(done + segment - in_segment, slot_end);
-      multiply_slot<kFp8, kStrips, kTokenTiles>(slot, x[turn], done - f, until - f, acc);
+      multiply_slot<kFp8, kStrips, kTokenTiles>(slot, now, done - f, until - f, acc);
       in_segment += until - done;
       done = until;
       if (in_segment < segment && done < end) continue;
@@ -208,6 +224,8 @@ __device__ __forceinline__ void run_sums(const Row& row, int K, int segment, int
     }
     ring.pop();
     run.push(ring);
+    const Columns used = now;
+    now = after, after = used;
   }
 }
 

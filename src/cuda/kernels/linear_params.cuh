@@ -33,6 +33,8 @@ LinearTag linear_tag(const char* name, const LinearParams& p, bool fp8, const St
 
 void linear_few(const LinearParams& p, bool fp8, const Stream& stream);
 void linear_many(const LinearParams& p, bool fp8, const Stream& stream);
+// GPUs with clusters alone (linear_split.cu); false where it does not apply.
+bool linear_split(const LinearParams& p, bool fp8, const Stream& stream);
 // Hopper alone (linear_wgmma.cu); false where it does not apply.
 bool linear_wgmma(const LinearParams& p, bool fp8, const Stream& stream);
 

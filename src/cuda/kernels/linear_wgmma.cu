@@ -66,15 +66,15 @@ struct Loader {
   bool more = false, more_next = false;  // is there a tile, and one after it
   int rows[kRows], rows_next[kRows];     // where this thread's rows begin in x, in pieces of 16 bytes; -1: none
 
-  // The tile after the one that is loaded now.
-  __device__ __forceinline__ void plan(int index) {
-    Tile tile;
+  // The tile after the one that is loaded now; false if there is none.
+  __device__ __forceinline__ bool plan(int index, Tile& tile) {
     more_next = find_tile(p, index, &tile);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       const int t = tile.t0 + static_cast<int>(threadIdx.x) / 8 + kThreads / 8 * r;
       rows_next[r] = more_next && t < tile.group.end ? static_cast<int>((x_row(p, t) - p.x) / 8) : -1;
     }
+    return more_next;
   }
   __device__ __forceinline__ void open_tile() {
     stage = 0;
@@ -172,14 +172,24 @@ struct Multiplier {
   }
 };
 
-// Segments are written out, so that weights come one stage ahead into registers of their own (and further ahead into L2); what is left of
-// the last segment goes stage by stage.
+// A warp's 16 outputs of a tile.
+template <bool kFp8>
+__device__ __forceinline__ const std::byte* warp_fragments(const LinearParams& p, const Tile& tile) {
+  const int row = min(tile.n0 / kFragmentRows + static_cast<int>(threadIdx.x) / 32, p.n_fragments - 1);
+  return tile.group.data + static_cast<std::size_t>(row) * p.k_fragments * WeightFragment<kFp8>::kBytes;
+}
+
+// Segments are written out, so that weights come kLoadAhead stages ahead into registers of their own (and further ahead into L2): as long
+// as a stage multiplies is shorter than L2 takes to answer. What is left of the last segment goes stage by stage.
 template <bool kFp8, int kRows, class Loader>
-__device__ __forceinline__ void multiply_tile(const LinearParams& p, const Tile& tile, Loader& loader, int& it, float (&total)[kRows / 2]) {
-  constexpr int kSegment = kFp8 ? kFp8Segment : kBf16Segment;
+__device__ __forceinline__ void multiply_tile(const LinearParams& p, const Tile& tile, const std::byte* fragments_after, Loader& loader,
+                                              int& it, float (&total)[kRows / 2]) {
+  constexpr int kSegment = kFp8 ? kFp8Segment : kBf16Segment, kRound = kFp8 ? 2 : 1;  // segments in a round
+  constexpr int kSlots = kRound * kSegment, kLoadAhead = kFp8 ? 3 : 2;
+  static_assert(kLoadAhead < kSlots);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, k_stages = loader.k_stages, full_segments = k_stages / kSegment;
   const int fragment_row = min(tile.n0 / kFragmentRows + warp, p.n_fragments - 1);
-  const std::byte* fragments = tile.group.data + static_cast<std::size_t>(fragment_row) * p.k_fragments * WeightFragment<kFp8>::kBytes;
+  const std::byte* fragments = warp_fragments<kFp8>(p, tile);
   Multiplier<kFp8, kRows, Loader> m{loader, it};
   const auto fold = [&](int segment) {
     float scale[2] = {1.0f, 1.0f};
@@ -192,27 +202,34 @@ __device__ __forceinline__ void multiply_tile(const LinearParams& p, const Tile&
 #pragma unroll
     for (int c = 0; c < kRows / 2; ++c) total[c] = add_segment<kFp8>(segment == 0, total[c], m.acc[c], scale[c % 4 / 2]);
   };
-  WeightStage<kFp8> next[kSegment];
-  next[0].load(fragments, 0, p.k_fragments, lane);
-#pragma unroll 1
-  for (int segment = 0; segment < full_segments; ++segment) {
-    unsigned a[2][2][2][4];
+  WeightStage<kFp8> next[kSlots];
 #pragma unroll
-    for (int j = 0; j < kSegment; ++j) {
-      const int i = segment * kSegment + j;
-      m.start(next[j], a[j % 2], j == 0);
-      next[(j + 1) % kSegment].load(fragments, min(i + 1, k_stages - 1), p.k_fragments, lane);
-      fetch_ahead<kFp8>(fragments, min(i + kFetch, k_stages - 1), lane);
+  for (int i = 0; i < kLoadAhead; ++i) next[i].load(fragments, min(i, k_stages - 1), p.k_fragments, lane);
+#pragma unroll 1
+  for (int round = 0; round < full_segments; round += kRound) {
+#pragma unroll
+    for (int r = 0; r < kRound; ++r) {
+      const int segment = round + r;
+      if (segment >= full_segments) break;
+      unsigned a[2][2][2][4];
+#pragma unroll
+      for (int j = 0; j < kSegment; ++j) {
+        const int i = segment * kSegment + j, ahead = i + kFetch;
+        m.start(next[r * kSegment + j], a[j % 2], j == 0);
+        next[(r * kSegment + j + kLoadAhead) % kSlots].load(fragments, min(i + kLoadAhead, k_stages - 1), p.k_fragments, lane);
+        fetch_ahead<kFp8>(ahead < k_stages ? fragments : fragments_after, ahead < k_stages ? ahead : min(ahead - k_stages, k_stages - 1),
+                          lane);
+      }
+      fold(segment);
     }
-    fold(segment);
   }
   if (k_stages % kSegment != 0) {
 #pragma unroll 1
     for (int i = full_segments * kSegment; i < k_stages; ++i) {
       unsigned a[2][2][4];
+      next[0].load(fragments, i, p.k_fragments, lane);
       m.start(next[0], a, i == full_segments * kSegment);
       m.finish();
-      next[0].load(fragments, min(i + 1, k_stages - 1), p.k_fragments, lane);
     }
     fold(full_segments);
   }
@@ -257,9 +274,10 @@ __device__ __forceinline__ void store_tile(const LinearParams& p, const Tile& ti
 }
 
 template <bool kFp8, int kRows, class Loader>
-__device__ __forceinline__ void finish_tile(const LinearParams& p, const Tile& tile, Loader& loader, int& it) {
+__device__ __forceinline__ void finish_tile(const LinearParams& p, const Tile& tile, const std::byte* fragments_after, Loader& loader,
+                                            int& it) {
   float total[kRows / 2];
-  multiply_tile<kFp8, kRows>(p, tile, loader, it, total);
+  multiply_tile<kFp8, kRows>(p, tile, fragments_after, loader, it, total);
   store_tile<kRows>(p, tile, loader.x_stages + kStages * kStageBytes, total);
 }
 
@@ -275,18 +293,19 @@ __global__ void __launch_bounds__(kThreads, 1) linear_wgmma_kernel(const LinearP
   wait_for_previous();
   constexpr int kTileRows = kGrouped ? kGroupTileRows : kWholeRows;
   Loader<kTileRows> loader{.p = p, .x_stages = x_stages, .shared = shared, .k_stages = (p.k_fragments + 1) / 2};
-  loader.plan(blockIdx.x);
+  Tile tile, after;
+  loader.plan(blockIdx.x, after);
   loader.open_tile();
   for (int i = 0; i < kAhead; ++i) loader.load();
   for (int i = 0; i < kAhead - kInFlight; ++i) loader.publish(i);
   int it = 0;
-  Tile tile;
   for (int index = blockIdx.x; find_tile(p, index, &tile); index += gridDim.x) {
-    loader.plan(index + static_cast<int>(gridDim.x));
+    const bool more = loader.plan(index + static_cast<int>(gridDim.x), after);
+    const std::byte* fragments_after = warp_fragments<kFp8>(p, more ? after : tile);
     if (kGrouped && tile.group.end - tile.t0 <= kFewGroupRows)
-      finish_tile<kFp8, kFewGroupRows>(p, tile, loader, it);
+      finish_tile<kFp8, kFewGroupRows>(p, tile, fragments_after, loader, it);
     else
-      finish_tile<kFp8, kTileRows>(p, tile, loader, it);
+      finish_tile<kFp8, kTileRows>(p, tile, fragments_after, loader, it);
   }
 }
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "cuda/kernels/qsa_attend.cuh"
-#include "cuda/kernels/qsa_cluster.cuh"
+#include "cuda/kernels/cluster.cuh"
 #include "cuda/runtime/launch.cuh"
 
 namespace tetrad::cuda {

@@ -70,7 +70,7 @@ function pythonLiteral(value, indent = 4) {
 
 export function asPython(origin, body, hasKey) {
   const { model, messages, stream, stream_options: _, ...rest } = body;
-  const own = ["temperature", "top_p", "presence_penalty", "frequency_penalty", "max_tokens", "seed"];
+  const own = ["temperature", "top_p", "presence_penalty", "frequency_penalty", "max_tokens", "seed", "tools", "tool_choice"];
   const known = Object.entries(rest).filter(([name]) => own.includes(name));
   const extra = Object.fromEntries(Object.entries(rest).filter(([name]) => !own.includes(name)));
   return ["import os", "from openai import OpenAI", "",

@@ -4,6 +4,7 @@ import { copyText } from "./copy.js";
 import { Dashboard } from "./dashboard.js";
 import { show } from "./markdown.js";
 import * as store from "./store.js";
+import { addPieces, CallsView, EXAMPLE, isWhole, readTools } from "./tools.js";
 
 const byId = (id) => document.getElementById(id);
 const make = (name, className, ...children) => {
@@ -47,17 +48,27 @@ function settings() {
   }
   if (byId("effort").value) chosen.reasoning_effort = byId("effort").value;
   if (byId("budget").value.trim() !== "") chosen.thinking_token_budget = Number(byId("budget").value);
+  const { tools } = readTools(byId("tools").value);
+  if (tools.length) {
+    chosen.tools = tools;
+    if (byId("tool-choice").value) chosen.tool_choice = byId("tool-choice").value;
+  }
   return chosen;
+}
+
+function messageOf(node) {
+  if (node.role === "tool") return { role: "tool", tool_call_id: node.call, content: node.content };
+  const message = { role: node.role, content: node.content };
+  if (node.reasoning) message.reasoning_content = node.reasoning;
+  const calls = (node.calls ?? []).filter(isWhole);
+  if (calls.length) message.tool_calls = calls.map(({ id, name, arguments: text }) => ({ id, type: "function", function: { name, arguments: text } }));
+  return message;
 }
 
 // The request for an answer after this message.
 function requestFor(leaf) {
   const messages = conversation.system.trim() ? [{ role: "system", content: conversation.system }] : [];
-  for (const node of store.path(conversation, leaf)) {
-    const message = { role: node.role, content: node.content };
-    if (node.reasoning) message.reasoning_content = node.reasoning;
-    messages.push(message);
-  }
+  messages.push(...store.path(conversation, leaf).map(messageOf));
   // What equals the server's own default is left to the server.
   const chosen = settings();
   for (const [name, value] of Object.entries(chosen)) if (server?.defaults?.[name] === value) delete chosen[name];
@@ -68,7 +79,7 @@ async function answer(parent) {
   if (running) return;
   notice("");
   const body = requestFor(parent);
-  const node = store.addNode(conversation, { parent, role: "assistant", content: "", reasoning: "", error: "", facts: {} });
+  const node = store.addNode(conversation, { parent, role: "assistant", content: "", reasoning: "", calls: [], error: "", facts: {} });
   const abort = new AbortController();
   running = { abort, node, started: performance.now() };
   busy(true);
@@ -87,6 +98,7 @@ async function answer(parent) {
   running = null;
   busy(false);
   update(node);
+  if (node.calls.length && (document.activeElement === byId("prompt") || document.activeElement === document.body)) views.get(node.id)?.calls.focus();
   await keep();
 }
 
@@ -94,15 +106,17 @@ function take(node, chunk) {
   const now = performance.now();
   const facts = node.facts;
   const delta = chunk.choices[0]?.delta ?? {};
-  const thought = delta.reasoning_content ?? delta.reasoning ?? "", content = delta.content ?? "";
-  if ((thought || content) && facts.firstToken === undefined) facts.firstToken = (now - running.started) / 1000;
+  const thought = delta.reasoning_content ?? delta.reasoning ?? "", content = delta.content ?? "", pieces = delta.tool_calls ?? [];
+  const said = content || pieces.length;
+  if ((thought || said) && facts.firstToken === undefined) facts.firstToken = (now - running.started) / 1000;
   if (thought) running.thinking ??= now;
-  if (content && running.thinking) {
+  if (said && running.thinking) {
     facts.thought = (now - running.thinking) / 1000;
     running.thinking = null;
   }
   node.reasoning += thought;
   node.content += content;
+  addPieces(node.calls, pieces);
   if (chunk.usage) {
     facts.prompt = chunk.usage.prompt_tokens;
     facts.completion = chunk.usage.completion_tokens;
@@ -112,12 +126,31 @@ function take(node, chunk) {
   if (chunk.choices[0]?.finish_reason === "length") node.error = "cut off: the limit of tokens was reached";
 }
 
+// What a person wrote, as a message after another: a question, or with more the result of a call.
+function addWritten(parent, role, content, more = {}) {
+  return store.addNode(conversation, { parent, role, content, reasoning: "", error: "", facts: {}, ...more });
+}
+
+// A fault in the tools must not lead to a request without them.
+function mayAsk() {
+  const { problem } = readTools(byId("tools").value);
+  notice(problem && "Tools: " + problem);
+  return !running && !problem;
+}
+
 function send() {
   const text = byId("prompt").value;
-  if (!text.trim() || running) return;
+  if (!text.trim() || !mayAsk()) return;
   byId("prompt").value = "";
-  const node = store.addNode(conversation, { parent: conversation.leaf, role: "user", content: text, reasoning: "", error: "", facts: {} });
-  answer(node.id);
+  answer(addWritten(conversation.leaf, "user", text).id);
+}
+
+// A message for each call of an answer, in their order, then the next answer.
+function sendResults(node, calls, texts) {
+  if (!mayAsk()) return;
+  let parent = node.id;
+  for (const [i, call] of calls.entries()) parent = addWritten(parent, "tool", texts[i], { call: call.id, name: call.name }).id;
+  answer(parent);
 }
 
 function stop() {
@@ -160,10 +193,16 @@ function edit(node) {
   const area = make("textarea");
   area.value = node.content;
   area.rows = Math.min(12, node.content.split("\n").length + 1);
-  area.setAttribute("aria-label", "Edited question");
+  area.setAttribute("aria-label", node.role === "tool" ? "Edited result" : "Edited question");
+  // The results of the other calls of one answer stay what they were.
+  const after = store.path(conversation).filter((other, i, shown) => i > shown.indexOf(node));
+  const more = [];
+  while (after[more.length]?.role === "tool") more.push(after[more.length]);
   const done = button("Send", "Ask this instead", () => {
-    const changed = store.addNode(conversation, { parent: node.parent, role: "user", content: area.value, reasoning: "", error: "", facts: {} });
-    answer(changed.id);
+    if (!mayAsk()) return;
+    let { id } = addWritten(node.parent, node.role, area.value, { call: node.call, name: node.name });
+    if (node.role === "tool") for (const other of more) id = addWritten(id, "tool", other.content, { call: other.call, name: other.name }).id;
+    answer(id);
   });
   view.body.replaceChildren(area, done, button("Cancel", "Leave it as it was", drawMessages));
   area.focus();
@@ -178,6 +217,10 @@ function viewOf(node) {
     view.thought = make("div");
     view.thinking = make("details", "thinking", view.summary, view.thought);
     view.node.prepend(view.thinking);
+    view.calls = new CallsView();
+    body.after(view.calls.node);
+  } else if (node.role === "tool") {
+    view.node.prepend(make("header", "", "Result of ", make("b", "", node.name), make("code", "id", node.call)));
   }
   return view;
 }
@@ -189,7 +232,7 @@ function update(node) {
   const log = byId("messages");
   const following = log.scrollHeight - log.scrollTop - log.clientHeight < 80;
   const current = running?.node === node;
-  if (node.role === "user") {
+  if (node.role !== "assistant") {
     view.body.textContent = node.content;
   } else {
     view.thinking.hidden = !node.reasoning;
@@ -198,13 +241,17 @@ function update(node) {
     view.summary.textContent = `${current && running.thinking ? "Thinking" : "Thought"}` + (since === undefined ? "" : ` for ${number(since, 1)} s`) + tokens;
     if (view.thought.textContent !== node.reasoning) view.thought.textContent = node.reasoning;
     show(view.body, node.content);
+    const calls = node.calls ?? [], whole = calls.filter(isWhole);
+    view.calls.show(calls, current);
+    if (!current && node.id === conversation.leaf) view.calls.ask(whole, (texts) => sendResults(node, whole, texts));
   }
   view.failed.textContent = current ? "" : node.error;
   if (current) {
     view.line.replaceChildren(...facts({ facts: { ...node.facts, seconds: (performance.now() - running.started) / 1000 } }));
   } else {
     const tools = node.role === "user" ? [button("Edit", "Alt+E: ask it another way, on a branch of its own", () => edit(node))]
-      : [button("Again", "Alt+R: another answer, on a branch of its own", () => answer(node.parent)),
+      : node.role === "tool" ? [button("Edit", "Another result, on a branch of its own", () => edit(node))]
+      : [button("Again", "Alt+R: another answer, on a branch of its own", () => mayAsk() && answer(node.parent)),
         button("Copy", "Copy the answer as it was written", () => copyText(node.content))];
     view.line.replaceChildren(...branches(node), ...facts(node), ...tools);
   }
@@ -311,14 +358,26 @@ function fillSampling() {
   }
   byId("effort").value = stored.reasoning_effort ?? "";
   byId("budget").value = stored.thinking_token_budget ?? "";
+  byId("tools").value = stored.tools ?? "";
+  byId("tool-choice").value = stored.tool_choice ?? "";
+  checkTools();
 }
 
+// The tools as they were written, right or not.
 function keepSettings() {
-  localStorage.setItem(SETTINGS, JSON.stringify(settings()));
+  localStorage.setItem(SETTINGS, JSON.stringify({ ...settings(), tools: byId("tools").value, tool_choice: byId("tool-choice").value }));
 }
 
+function checkTools() {
+  const { tools, problem } = readTools(byId("tools").value);
+  byId("tools").setAttribute("aria-invalid", String(problem !== ""));
+  byId("tools-problem").textContent = problem;
+  byId("tools-count").textContent = tools.length ? `${tools.length} offered: ${tools.map((tool) => tool.function.name).join(", ")}` : "";
+}
+
+// All but the tools, which nobody wants to type again.
 function resetSettings() {
-  localStorage.removeItem(SETTINGS);
+  localStorage.setItem(SETTINGS, JSON.stringify({ tools: byId("tools").value, tool_choice: byId("tool-choice").value }));
   filled = false;
   fillSampling();
 }
@@ -367,7 +426,7 @@ function press(event) {
   const last = (role) => store.path(conversation).filter((node) => node.role === role).at(-1);
   const actions = {
     KeyN: () => choose(store.newConversation()), Digit1: () => view("chat"), Digit2: () => view("board"), KeyT: nextTheme,
-    KeyR: () => last("assistant") && answer(last("assistant").parent), KeyE: () => last("user") && edit(last("user")),
+    KeyR: () => last("assistant") && mayAsk() && answer(last("assistant").parent), KeyE: () => last("user") && edit(last("user")),
   };
   if (!actions[event.code]) return;
   event.preventDefault();
@@ -383,6 +442,12 @@ byId("api-key").addEventListener("change", () => {
 });
 byId("system").addEventListener("input", () => { conversation.system = byId("system").value; });
 byId("settings").addEventListener("change", keepSettings);
+byId("tools").addEventListener("input", checkTools);
+byId("tools-example").addEventListener("click", () => {
+  byId("tools").value = EXAMPLE;
+  checkTools();
+  keepSettings();
+});
 byId("ask").addEventListener("submit", (event) => {
   event.preventDefault();
   send();

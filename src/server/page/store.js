@@ -73,6 +73,8 @@ export function exported(conversations) {
 }
 
 const text = (value, limit) => (typeof value === "string" ? value.slice(0, limit) : "");
+const CALLS = 64;
+const callOf = (given) => ({ id: text(given?.id, 256), name: text(given?.name, 256), arguments: text(given?.arguments, 4 << 20) });
 const count = (value) => (Number.isFinite(value) && value >= 0 ? value : undefined);
 
 // Conversations out of a file that anybody may have written: fields that are known, of the types they have, under new names. Throws.
@@ -86,11 +88,13 @@ export function imported(json) {
     const nodes = Object.values(given?.nodes ?? {}).slice(0, MAX_NODES);
     for (const node of nodes) if (typeof node?.id === "string") names.set(node.id, newId());
     for (const node of nodes) {
-      if (!names.has(node?.id) || (node.role !== "user" && node.role !== "assistant")) continue;
+      if (!names.has(node?.id) || !["user", "assistant", "tool"].includes(node.role)) continue;
       const facts = node.facts ?? {};
       conversation.nodes[names.get(node.id)] = {
         id: names.get(node.id), parent: names.get(node.parent) ?? null, role: node.role, content: text(node.content, 4 << 20),
         reasoning: text(node.reasoning, 4 << 20), error: text(node.error, 4096),
+        ...(node.role === "assistant" ? { calls: (Array.isArray(node.calls) ? node.calls : []).slice(0, CALLS).map(callOf) } : {}),
+        ...(node.role === "tool" ? { call: text(node.call, 256), name: text(node.name, 256) } : {}),
         facts: Object.fromEntries(["prompt", "cached", "completion", "reasoning", "firstToken", "seconds", "thought"].map((name) => [name, count(facts[name])])),
       };
     }

@@ -1,6 +1,6 @@
 #pragma once
-// Clusters of thread blocks (compute capability 9.0 and later): a barrier over the blocks of a cluster, and reads of their shared memory.
-// Elsewhere a block is alone.
+// Clusters of thread blocks (compute capability 9.0 and later): a barrier over the blocks of a cluster, reads and writes of their shared
+// memory. Elsewhere a block is alone.
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 #define TETRAD_CLUSTER(blocks) __cluster_dims__(blocks, 1, 1)
@@ -16,6 +16,36 @@ inline constexpr int kClusterBlocks = 8;  // the largest size that every GPU wit
 __device__ __forceinline__ void cluster_sync() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.release;\n barrier.cluster.wait.acquire;" ::: "memory");
+#endif
+}
+
+// The two halves of a barrier that only says that every block of the cluster has started: before one, nobody writes to another.
+__device__ __forceinline__ void cluster_started() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void cluster_wait_started() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait;" ::: "memory");
+#endif
+}
+
+// A value to the same place in the shared memory of block `rank` of the cluster.
+template <class T>
+__device__ __forceinline__ void put_peer_value(T* here, int rank, T value) {
+  static_assert(sizeof(T) == 2 || sizeof(T) == 4);
+#if __CUDA_ARCH__ >= 900
+  unsigned there;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+               : "=r"(there)
+               : "r"(static_cast<unsigned>(__cvta_generic_to_shared(here))), "r"(rank));
+  if constexpr (sizeof(T) == 4)
+    asm volatile("st.shared::cluster.b32 [%0], %1;" ::"r"(there), "r"(reinterpret_cast<const unsigned&>(value)) : "memory");
+  else
+    asm volatile("st.shared::cluster.b16 [%0], %1;" ::"r"(there), "h"(reinterpret_cast<const unsigned short&>(value)) : "memory");
+#else
+  *here = value;
 #endif
 }
 

@@ -1,0 +1,7 @@
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+
+
+class IterableDataset(Generic[Item]):
+    pass
