@@ -1,7 +1,7 @@
 // The kernel of sample (contract in sample.h): a threshold found in ever narrower ranges of scores, then a draw.
 #include "base/error.h"
-#include "cuda/kernels/device_math.cuh"
 #include "cuda/kernels/cluster.cuh"
+#include "cuda/kernels/device_math.cuh"
 #include "cuda/kernels/sample.h"
 #include "cuda/runtime/launch.cuh"
 
