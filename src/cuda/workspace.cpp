@@ -5,7 +5,7 @@
 namespace tetrad::cuda {
 namespace {
 
-constexpr std::size_t kAlignment = 256;
+constexpr std::size_t kRowAlignment = 256;
 
 int widest_projection(const Config& c) {
   const int gdn = c.gdn_conv_dim() + c.gdn_value_size() + 2 * c.gdn_value_heads;
@@ -42,7 +42,7 @@ void Workspace::place(const Config& c, int max_rows, std::byte* memory, std::siz
   const auto T = static_cast<std::size_t>(max_rows);
   const auto take = [&]<class P>(P*& pointer, std::size_t count) {
     pointer = memory == nullptr ? nullptr : reinterpret_cast<P*>(memory + used);
-    used += (count * sizeof(P) + kAlignment - 1) / kAlignment * kAlignment;
+    used += (count * sizeof(P) + kRowAlignment - 1) / kRowAlignment * kRowAlignment;
   };
   const auto D = static_cast<std::size_t>(c.hidden_size), HC = static_cast<std::size_t>(c.hc_count);
   const auto E = static_cast<std::size_t>(c.num_experts), pairs = T * static_cast<std::size_t>(c.experts_per_token);
