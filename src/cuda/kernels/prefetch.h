@@ -1,8 +1,10 @@
 #pragma once
 // prefetch: weights on their way to L2, beside the kernels of a step. A step of few rows leaves memory idle while it waits for itself; what
 // the next linears read first comes meanwhile.
+//   Math      none
 //   Inputs    weights as linear takes them; the first kMostBytes of each
 //   Output    none: no value depends on it
+//   Order     beside the step: begins when what the stream holds is done, ends before the step does
 //   Launch    blocks of one warp on a stream of its own, a lane 16 kB; nothing before compute capability 9.0, nor while kernels are timed
 //   Tests     gpu/backend_test (a step replays as launched)
 #include <cstddef>

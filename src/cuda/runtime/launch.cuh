@@ -35,14 +35,11 @@ void launch(const LaunchTag& tag, void (*kernel)(Parameters...), const LaunchSha
   config.blockDim = shape.block;
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = stream.get();
-  // All kernels split L1 and shared memory alike, the most for the latter: blocks of two kernels that do not cannot share a multiprocessor.
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
-  attributes[0].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = attributes;
-  config.numAttrs = stream.overlaps() && stream.profiler() == nullptr ? 2 : 1;
+  cudaLaunchAttribute overlap = {};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &overlap;
+  config.numAttrs = stream.overlaps() && stream.profiler() == nullptr ? 1 : 0;
   check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(args)...), "{}: grid {}x{}x{}, block {}, {} bytes of shared memory",
         tag.stem, shape.grid.x, shape.grid.y, shape.grid.z, shape.block.x * shape.block.y * shape.block.z, shape.shared_bytes);
   if (stream.profiler() != nullptr) stream.profiler()->end(stream.get());
