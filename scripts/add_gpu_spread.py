@@ -3,7 +3,7 @@
 
 stages: each recorded stage is computed on the GPU and compared, then replaced by the recorded one, so that the next starts from the same
 place as on the CPU: what remains are the roundings of that stage alone.
-logits: the worst of the ways in which a GPU may compute the same rows: a sequence alone or as one of three equal ones, with and without
+logits: the worst of the ways in which a GPU may compute the same rows: a sequence alone or as one of two to eight equal ones, with and without
 matrix products that add up in bf16.
 Run by a developer on a machine with a GPU, with the versions that make_goldens.py asks for; on the CPU (--device cpu) every stage must come
 out equal.
@@ -151,7 +151,7 @@ def logit_spread(model, golden, at):
     spread = {}
     switch = torch.backends.cuda.matmul
     usual = switch.allow_bf16_reduced_precision_reduction
-    for copies in (1, 3):
+    for copies in (1, 2, 3, 5, 8):
         for reduced in (usual, not usual):
             switch.allow_bf16_reduced_precision_reduction = reduced
             for kind, got in logits_of(model, golden[at + "tokens"].tolist(), golden[at + "decode_ids"].tolist(), copies).items():

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "cuda/forward.h"
 #include "cuda/kernels/gdn.h"
+#include "cuda/runtime/range.h"
 #include "cuda/step_description.h"
 #include "cuda/step_faults.h"
 #include "cuda/step_graphs.h"
@@ -85,6 +86,7 @@ class CudaBackend final : public Backend {
     rows_left_ = logits.empty() ? static_cast<int>(batch.logit_rows.size()) : 0;
     StepResult result;
     if (batch.token_ids.empty()) return result;
+    const ProfilerRange range(batch.token_ids.size(), batch.sequences.size());
     const int* logit_rows = nullptr;
     StepRows rows = description_.send(batch, stream_, &logit_rows);
     rows.slots = slots_.data();
