@@ -63,7 +63,7 @@ run_checks() {
   # Deliberate faults: a line "mutant {...}" each, the table of the result file.
   check mutants "$package/tetrad_gpu_traps" --gtest_brief=1
   local -a mutants
-  mapfile -t mutants < <(sed -n 's/^mutant //p' "$log.part")
+  mapfile -t mutants < <(sed -n 's/: inf,/: "inf",/; s/^mutant //p' "$log.part")
   [[ ${#mutants[@]} -eq 0 ]] || printf '%s\n' "${mutants[@]}"
   [[ ${#mutants[@]} -ge 20 ]] || failed=1  # a table that came out short proves nothing
   for directory in tests/goldens/rand-small tests/goldens/rand-heads tests/goldens/variant-* models/tetrad-tiny; do
