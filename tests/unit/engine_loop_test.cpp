@@ -176,11 +176,12 @@ TEST(engine_loop, the_queue_is_bounded) {
   rig.backend.before_step = [&](const StepBatch&) { gate.pass(); };
   std::vector<std::shared_ptr<EventBuffer>> taken{rig.submit(request_of({1}, 3))};
   gate.wait_for_arrival();
-  // Whether the first still counts as waiting depends on whether its step has ended: it has not.
-  EXPECT_EQ(rig.refusal(request_of(std::vector<int>(30, 1))), EngineErrorKind::kQueueFull) << "tokens";
+  // The first has begun its step: it no longer waits.
   taken.push_back(rig.submit(request_of({2}, 3)));
+  EXPECT_EQ(rig.refusal(request_of(std::vector<int>(30, 1))), EngineErrorKind::kQueueFull) << "tokens";
   taken.push_back(rig.submit(request_of({3}, 3)));
-  EXPECT_EQ(rig.refusal(request_of({4})), EngineErrorKind::kQueueFull);
+  taken.push_back(rig.submit(request_of({4}, 3)));
+  EXPECT_EQ(rig.refusal(request_of({5})), EngineErrorKind::kQueueFull);
   EXPECT_EQ(rig.refusal(request_of({})), EngineErrorKind::kInput);
   gate.set_open();
   for (const auto& buffer : taken) EXPECT_TRUE(recorded(*buffer).finished);
