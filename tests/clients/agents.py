@@ -11,7 +11,9 @@ import sys
 import sysconfig
 import tempfile
 
-from harness import ARGS, HERE, Scripted, main
+from harness import ARGS, Scripted, main
+
+HERE = pathlib.Path(__file__).resolve().parent
 
 NAME = "qwen3.8-flash-next"
 POSITIONS = 131072  # agents open with 17,000 tokens

@@ -7,7 +7,9 @@ import subprocess
 import sys
 import tempfile
 
-from harness import ARGS, HERE, Server, main
+from harness import ARGS, Server, main
+
+HERE = pathlib.Path(__file__).resolve().parent
 
 REQUESTS, ANSWER = 24, 32
 LIMIT = 240  # seconds for one run, of which the most goes into guidellm's imports

@@ -127,8 +127,11 @@ def test_little_memory():
             bodies.append(server.call("POST", TEXT, {"prompt": f"{index} plan:forever;", "max_tokens": 150})[1])
 
         threads = [threading.Thread(target=call, args=(index,)) for index in range(8)]
+        server.tell("hold")  # until all of them are there: else the first may be done before the last
         for thread in threads:
             thread.start()
+        server.wait_for(lambda: server.metric("vllm:num_requests_running") + server.metric("vllm:num_requests_waiting") >= 8)
+        server.tell("go")
         for thread in threads:
             thread.join()
         assert [body["usage"]["completion_tokens"] for body in bodies] == [150] * 8, bodies

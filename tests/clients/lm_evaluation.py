@@ -2,6 +2,7 @@
 """lm-eval against the server, with tasks and data of our own: its sums of log probabilities, its greedy flags and its texts are what
 `tetrad logits` and `tetrad run` give for the same token ids."""
 import os
+import pathlib
 import subprocess
 import tempfile
 
@@ -12,7 +13,9 @@ import lm_eval  # noqa: E402  pylint: disable=wrong-import-position
 from lm_eval.tasks import TaskManager  # noqa: E402  pylint: disable=wrong-import-position
 
 from evaluation import log_softmax, own_logits  # noqa: E402  pylint: disable=wrong-import-position
-from harness import ARGS, HERE, Server, main, user  # noqa: E402  pylint: disable=wrong-import-position
+from harness import ARGS, Server, main, user  # noqa: E402  pylint: disable=wrong-import-position
+
+HERE = pathlib.Path(__file__).resolve().parent
 
 TOLERANCE = 2e-6  # per token: both are float32 sums over 4,096 logits, measured at 2.3e-7
 MODEL = "tetrad-tiny"

@@ -31,7 +31,8 @@ __global__ void TETRAD_CLUSTER(kSplitRanks) __launch_bounds__(kThreads)
   extern __shared__ __align__(128) bf16 rows[];
   __shared__ float sums[kSplitSegments * 8 * kOwnOutputs], scratch[kWarps];
   cluster_started();
-  const int rank = static_cast<int>(blockIdx.x) % kSplitRanks, strip = static_cast<int>(blockIdx.x) / kSplitRanks, warp = threadIdx.x / 32, stride = s.D + 8, columns = p.segment * kFragmentColumns;
+  const int rank = static_cast<int>(blockIdx.x) % kSplitRanks, strip = static_cast<int>(blockIdx.x) / kSplitRanks, warp = threadIdx.x / 32,
+            stride = s.D + 8, columns = p.segment * kFragmentColumns;
   auto* memory = reinterpret_cast<std::byte*>(rows + (p.T + 1) * stride) + warp * WeightRing<false>::bytes(kSlots);
   WeightRing<false> ring(memory, kSlots);
   const int in_stream = s.D / columns, first = min((rank * in_stream + warp) * p.segment, p.k_fragments);
@@ -48,8 +49,8 @@ __global__ void TETRAD_CLUSTER(kSplitRanks) __launch_bounds__(kThreads)
   for (int t = 0; t < p.T; ++t) {
     const std::size_t stream = (static_cast<std::size_t>(t) * s.HC + rank) * s.D;
     float kept[kInjectKept], sum = 0.0f;
-    load_injected<kThreads>(a.h + stream, a.inject + t * s.HC + rank, a.inject == nullptr ? nullptr : a.y + static_cast<std::size_t>(t) * s.D,
-                            s.D, kept);
+    load_injected<kThreads>(a.h + stream, a.inject + t * s.HC + rank,
+                            a.inject == nullptr ? nullptr : a.y + static_cast<std::size_t>(t) * s.D, s.D, kept);
 #pragma unroll
     for (int i = 0; i < kInjectKept; ++i) sum += kept[i] * kept[i];
     const float inverse = inverse_rms(block_sum<kThreads>(sum, scratch), s);
@@ -73,9 +74,8 @@ __global__ void TETRAD_CLUSTER(kSplitRanks) __launch_bounds__(kThreads)
     run_sums<false, 1, 1>(0, p.K, p.segment, first, end, x, ring, run,
                           [&](int segment, const auto& acc) { put_sums<1>(acc[0], p.T, segment, sums); });
   }
-  add_sums<1>(sums, kSplitRanks * in_stream, p.T, rank, [&](int t, int n, float total) {
-    hc_store_low(s, total, t, strip * kFragmentRows + n, low, ld_low, inject);
-  });
+  add_sums<1>(sums, kSplitRanks * in_stream, p.T, rank,
+              [&](int t, int n, float total) { hc_store_low(s, total, t, strip * kFragmentRows + n, low, ld_low, inject); });
 #endif
 }
 

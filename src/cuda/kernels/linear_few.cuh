@@ -160,7 +160,8 @@ __device__ __forceinline__ void multiply_fragment(const unsigned (*a)[4], const 
   }
 }
 
-// acc[strip] += kCount fragments of a slot from f on. All are read before any is multiplied: one after the other, each would wait for its own.
+// acc[strip] += kCount fragments of a slot from f on. All are read before any is multiplied: one after the other, each would wait for its
+// own.
 template <int kCount, bool kFp8, int kStrips, int kTokenTiles, class Columns>
 __device__ __forceinline__ void multiply_fragments(const std::byte* slot, const Columns& x, int f, float (*acc)[kTokenTiles][4]) {
   XFragment columns[kCount][kTokenTiles];

@@ -1,6 +1,6 @@
 #pragma once
-// A linear of bf16 weights for few rows, whose blocks are few: the blocks of a cluster share 16 outputs and divide the segments, a warp each.
-// A segment's sums go to the block that adds them up, through distributed shared memory. The bits are those of every other linear.
+// A linear of bf16 weights for few rows, whose blocks are few: the blocks of a cluster share 16 outputs and divide the segments, a warp
+// each. A segment's sums go to the block that adds them up, through distributed shared memory. The bits are those of every other linear.
 #include "cuda/kernels/cluster.cuh"
 #include "cuda/kernels/linear_few.cuh"
 
@@ -8,7 +8,7 @@ namespace tetrad::cuda {
 
 inline constexpr int kSplitRanks = 4, kSplitWarps = 8;  // of a cluster; of a block at most
 inline constexpr int kSplitSegments = kSplitRanks * kSplitWarps;
-inline constexpr int kSplitSlots = 2;                             // a segment
+inline constexpr int kSplitSlots = 2;                            // a segment
 inline constexpr int kOwnOutputs = kFragmentRows / kSplitRanks;  // of the 16, that a block adds up
 
 // A warp's sums of a segment, of `tokens` rows, each to the block that it belongs to: sums [segments][8 * kTokenTiles][kOwnOutputs]. The

@@ -1,6 +1,6 @@
 // moe_down_few (contract in moe.h): the blocks of a cluster share 16 outputs. Their warps divide the groups, each keeps its rows of the
-// hidden layer whole in shared memory, and what a warp computes it puts where the token's block adds up. Small blocks spread evenly over the
-// multiprocessors, which 160 strips of outputs alone do not.
+// hidden layer whole in shared memory, and what a warp computes it puts where the token's block adds up. Small blocks spread evenly over
+// the multiprocessors, which 160 strips of outputs alone do not.
 #include <algorithm>
 
 #include "base/error.h"
@@ -19,9 +19,9 @@ constexpr int kMostThreads = 32 * (kExpertWarps + 1), kLeastBlocks = 5;
 #else
 constexpr int kMostThreads = 32 * (kAloneExpertWarps + 1), kLeastBlocks = 1;
 #endif
-constexpr int kSharedSlots = 2;              // of the ring of the shared expert
-constexpr int kLeastSlots = 4;               // of the ring of an expert, unless it needs fewer
-constexpr int kSharedBytes = 45'600;         // of a block, so that five fit on a multiprocessor
+constexpr int kSharedSlots = 2;       // of the ring of the shared expert
+constexpr int kLeastSlots = 4;        // of the ring of an expert, unless it needs fewer
+constexpr int kSharedBytes = 45'600;  // of a block, so that five fit on a multiprocessor
 constexpr int kAloneSharedBytes = 90 << 10;
 
 // Sizes of a launch that the kernel needs, too. tokens: of a group at a time; records: of a warp.
@@ -143,7 +143,7 @@ __device__ __forceinline__ void add_experts(const LinearParams& p, const DownSha
   wait_for_previous();
   // The tokens of this lane's outputs, rows 2 * (lane % 4) and the next of a pass, come with the rows.
   int token[2], token_after[2] = {};
-  const auto start = [&](int t0, int rows_count, int turn, int (&of)[2]) {
+  const auto start = [&](int t0, int rows_count, int turn, int(&of)[2]) {
     fetch_rows(p, rows_of(turn), t0, rows_count);
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
@@ -236,7 +236,8 @@ __global__ void TETRAD_CLUSTER(kRanks) __launch_bounds__(kMostThreads, kLeastBlo
 #pragma unroll 10
     for (int k = t * a.EK; k < (t + 1) * a.EK; ++k)
       routed = routed_sum(routed + round_b16(weights[weight_of(k, a.EK)] * to_f32(outputs[places[k] * kFragmentRows + i % kFragmentRows])));
-    a.y[static_cast<std::size_t>(t) * a.D + n] = with_shared(to_b16(routed), outputs[(pairs + t) * kFragmentRows + i % kFragmentRows], gate);
+    a.y[static_cast<std::size_t>(t) * a.D + n] =
+        with_shared(to_b16(routed), outputs[(pairs + t) * kFragmentRows + i % kFragmentRows], gate);
   }
 }
 

@@ -2,8 +2,8 @@
 // sums and weighted sums through shared memory.
 #include <algorithm>
 
-#include "cuda/kernels/qsa_attend.cuh"
 #include "cuda/kernels/cluster.cuh"
+#include "cuda/kernels/qsa_attend.cuh"
 #include "cuda/runtime/launch.cuh"
 
 namespace tetrad::cuda {

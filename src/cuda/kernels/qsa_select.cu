@@ -1,7 +1,7 @@
 // The selection of qsa (contract in qsa.h): exact, by a threshold found in ever narrower ranges of scores.
+#include "cuda/kernels/cluster.cuh"
 #include "cuda/kernels/device_math.cuh"
 #include "cuda/kernels/qsa.h"
-#include "cuda/kernels/cluster.cuh"
 #include "cuda/runtime/launch.cuh"
 
 namespace tetrad::cuda {
