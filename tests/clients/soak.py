@@ -22,7 +22,8 @@ RESULT = ARGS.tests[1] if len(ARGS.tests) > 1 else None
 CLIENTS = 8
 # Freed memory that AddressSanitizer keeps apart would look like growth.
 os.environ["ASAN_OPTIONS"] = os.environ.get("ASAN_OPTIONS", "") + ":quarantine_size_mb=8"
-FLAGS = ["--max-num-seqs", "6", "--max-num-queued-reqs", "12", "--prefix-cache-host-mib", "8", "--sse-ping-interval", "1"]
+# The second tier is full soon: it counts what it keeps of states, not the ids by which it finds them, and grows until then.
+FLAGS = ["--max-num-seqs", "6", "--max-num-queued-reqs", "12", "--prefix-cache-host-mib", "1", "--sse-ping-interval", "1"]
 
 
 class Load:
@@ -136,8 +137,8 @@ def soak(server, plans):
     server.stop()
     report = [line for line in server.lines if "Sanitizer" in line or "runtime error" in line]
     assert not report, report
-    # A leak of 100 bytes a request shows after some minutes; a short run, in which caches still fill, sees no more than a gross one.
-    allowed = 1.02 if SECONDS >= 300 else 1.3
+    # A leak of 100 bytes a request shows after some minutes; a short run sees no more than a gross one.
+    allowed = 1.02 if SECONDS >= 300 else 1.15
     assert result["rss_mib"]["at_end"] <= result["rss_mib"]["at_half"] * allowed + 2, result
     assert files < 40 and sum(counts.values()) > 10, result
     return result

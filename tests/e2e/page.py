@@ -173,6 +173,16 @@ def opened_page(*flags):
             browser.close()
 
 
+def import_file(browser, content):
+    browser.run(f"""(() => {{
+      const files = new DataTransfer();
+      files.items.add(new File([{json.dumps(json.dumps(content))}], "x.json"));
+      const input = document.getElementById("import-file");
+      input.files = files.files;
+      input.dispatchEvent(new Event("change"));
+    }})()""")
+
+
 def test_in_a_browser():
     with opened_page("--api-key", "secret") as opened:
         if opened:
@@ -216,13 +226,7 @@ def test_in_a_browser():
             file = {"format": "tetrad-conversations-1", "conversations": [{"title": HOSTILE, "leaf": "b", "nodes": {
                 "a": {"id": "a", "parent": None, "role": "user", "content": HOSTILE},
                 "b": {"id": "b", "parent": "a", "role": "assistant", "content": HOSTILE + "\n\n```html\n" + HOSTILE, "reasoning": HOSTILE}}}]}
-            browser.run(f"""(async () => {{
-              const files = new DataTransfer();
-              files.items.add(new File([{json.dumps(json.dumps(file))}], "x.json"));
-              const input = document.getElementById("import-file");
-              input.files = files.files;
-              input.dispatchEvent(new Event("change"));
-            }})()""")
+            import_file(browser, file)
             browser.wait("document.querySelectorAll('#history li').length === 2")
             browser.run("[...document.querySelectorAll('#history button')].find((b) => b.textContent.startsWith('<img')).click()")
             browser.wait("document.querySelectorAll('.message').length === 2")
@@ -325,13 +329,7 @@ def test_tools_in_a_browser():
             "b": {"id": "b", "parent": "a", "role": "assistant", "content": "", "calls": [
                 {"id": "c1", "name": HOSTILE, "arguments": '{"x": "' + HOSTILE.replace('"', '\\"') + '"}'}, {"id": "c2", "name": "g", "arguments": '{"y": ['},
                 5]}}}]}
-        browser.run(f"""(() => {{
-          const files = new DataTransfer();
-          files.items.add(new File([{json.dumps(json.dumps(file))}], "x.json"));
-          const input = document.getElementById("import-file");
-          input.files = files.files;
-          input.dispatchEvent(new Event("change"));
-        }})()""")
+        import_file(browser, file)
         browser.wait("document.querySelectorAll('#history li').length === 2")
         browser.run("[...document.querySelectorAll('#history button')].find((b) => b.textContent === 'broken').click()")
         browser.wait("document.querySelectorAll('.call').length === 3")
