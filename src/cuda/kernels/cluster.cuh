@@ -31,19 +31,14 @@ __device__ __forceinline__ void cluster_wait_started() {
 #endif
 }
 
-// A value to the same place in the shared memory of block `rank` of the cluster.
-template <class T>
-__device__ __forceinline__ void put_peer_value(T* here, int rank, T value) {
-  static_assert(sizeof(T) == 2 || sizeof(T) == 4);
+// A float to the same place in the shared memory of block `rank` of the cluster.
+__device__ __forceinline__ void put_peer_value(float* here, int rank, float value) {
 #if __CUDA_ARCH__ >= 900
   unsigned there;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
                : "=r"(there)
                : "r"(static_cast<unsigned>(__cvta_generic_to_shared(here))), "r"(rank));
-  if constexpr (sizeof(T) == 4)
-    asm volatile("st.shared::cluster.b32 [%0], %1;" ::"r"(there), "r"(reinterpret_cast<const unsigned&>(value)) : "memory");
-  else
-    asm volatile("st.shared::cluster.b16 [%0], %1;" ::"r"(there), "h"(reinterpret_cast<const unsigned short&>(value)) : "memory");
+  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(there), "f"(value) : "memory");
 #else
   *here = value;
 #endif
@@ -71,6 +66,20 @@ __device__ __forceinline__ T peer_value(const T* here, int rank) {
 #else
   return *here;
 #endif
+}
+
+// The two for kernels that run with kPeers blocks to a row, or with one.
+template <int kPeers, class T>
+__device__ __forceinline__ T of_peer(const T* here, int peer) {
+  if constexpr (kPeers > 1) return peer_value(here, peer);
+  return *here;
+}
+template <int kPeers>
+__device__ __forceinline__ void sync_row() {
+  if constexpr (kPeers > 1)
+    cluster_sync();
+  else
+    __syncthreads();
 }
 
 }  // namespace tetrad::cuda

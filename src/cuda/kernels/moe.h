@@ -11,8 +11,7 @@
 //   NaN       a row with a logit that is not finite fails (record_fault), gets experts 0 .. EK-1 and NaN weights
 //   Traps     expert ids out of range
 //   Launch    route: a warp per row; group: one block of 1024; the others a thread per element. Few rows: one block routes and groups; gate
-//             and up by blocks of 16 columns and group; down by clusters of four blocks (without clusters one) that have 16 outputs of all
-//             groups, a warp a group, so that they combine, too
+//             and up by blocks of 16 columns and group; down by blocks of 16 outputs that have all groups, so that they combine, too
 //   Oracle    cpu::route, cpu::moe_layer
 //   Tests     gpu/moe_test, gpu/golden_kernels_test, gpu/index_trap_test; verify: moe.weights, moe.experts,
 //             moe.routed_out, moe.shared_out
@@ -55,8 +54,7 @@ void moe_add_shared(int T, int D, const bf16* routed, const bf16* shared, const 
 void moe_finish(int T, int EK, int D, const float* weights, const int* place, const bf16* experts, const bf16* shared, const bf16* gate,
                 int ld, bf16* y, const Stream& stream);
 
-// The same for few rows in three launches, the same bits: up to kMoeFewRows rows, F a multiple of 16, F and FS up to 2,048, a bf16 shared
-// expert.
+// The same for few rows in three launches, the same bits: up to kMoeFewRows rows, F a multiple of 16, a bf16 shared expert.
 inline constexpr int kMoeFewRows = 64;
 bool moe_few_applies(const MoeShape& s, const DeviceLinear& gate_up, const DeviceLinear& shared_down, int T);
 // moe_route, moe_group (records, place, token and num_active alone), and the shared expert's activation [T, FS].

@@ -50,6 +50,12 @@ __global__ void __launch_bounds__(kRouteThreads) moe_route_few_kernel(const MoeS
     for (int i = threadIdx.x; i<pairs; i += T> 1 ? kRouteThreads : 32) weights[i] = pair_weights[i];
 }
 
+// Tokens of a group at a time, for which there is room in shared memory: few where most groups have one or two.
+int few_group_tokens(const LinearParams& p) {
+  const int T = p.groups.num_x_rows, most = p.T <= p.groups.num_groups ? 2 : 4;
+  return T < most ? T : most;
+}
+
 // Sizes of a launch that the kernels need, too.
 struct GroupShape {
   int segments_per_warp, slots, tokens;  // tokens: rows that there is room for
@@ -128,8 +134,7 @@ void launch_gate_up(const LinearParams& p, const MoeGrouping& g, bf16* act, int 
 }  // namespace
 
 bool moe_few_applies(const MoeShape& s, const DeviceLinear& gate_up, const DeviceLinear& shared_down, int T) {
-  return T <= kMoeFewRows && s.F % kFragmentRows == 0 && std::max(s.F, s.FS) <= kMoeFewWidth && !shared_down.fp8 &&
-         gate_up.column_fragments() <= 128;
+  return T <= kMoeFewRows && s.F % kFragmentRows == 0 && !shared_down.fp8 && gate_up.column_fragments() <= 128;
 }
 
 void moe_route_few(const MoeShape& s, const bf16* in, int T, int layer, float* weights, bf16* shared_act, int ld_act, const MoeGrouping& g,

@@ -4,14 +4,6 @@
 
 namespace tetrad::cuda {
 
-inline constexpr int kMoeFewWidth = 2048;  // of the experts' hidden rows: a warp keeps some rows whole in shared memory
-
-// Tokens of a group at a time, for which there is room in shared memory: few where most groups have one or two.
-inline int few_group_tokens(const LinearParams& p) {
-  const int T = p.groups.num_x_rows, most = p.T <= p.groups.num_groups ? 2 : 4;
-  return T < most ? T : most;
-}
-
 // The group that a record stands for.
 __device__ __forceinline__ LinearGroup noted_group(const LinearParams& p, const int4& record) {
   const int e = checked(record.x, p.groups.num_groups);

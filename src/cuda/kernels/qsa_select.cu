@@ -80,17 +80,6 @@ struct RowSelect {
       for (int i = 0; i < items; ++i) body(i, in_shared != nullptr ? in_shared[i * 32] : read(i));
     }
   }
-  template <class T>
-  __device__ T of_peer(const T* here, int peer) const {
-    return kPeers > 1 ? peer_value(here, peer) : *here;
-  }
-  __device__ void sync_row() const {
-    if constexpr (kPeers > 1)
-      cluster_sync();
-    else
-      __syncthreads();
-  }
-
   // The smallest and the largest key of the row.
   __device__ void range(unsigned* low, unsigned* high) {
     unsigned a = kNanKey, z = 0;
@@ -130,14 +119,14 @@ struct RowSelect {
       if (lane == static_cast<unsigned>(leader)) atomicAdd(&histogram[leading], __popc(agree));
       if (in && bin != leading) atomicAdd(&histogram[bin], 1);
     });
-    sync_row();  // the histograms are complete
+    sync_row<kPeers>();  // the histograms are complete
     constexpr int kPerThread = kBins / kThreads;
     int counts[kPerThread], sum = 0;
 #pragma unroll
     for (int i = 0; i < kPerThread; ++i) {
       counts[i] = 0;
 #pragma unroll
-      for (int peer = 0; peer < kPeers; ++peer) counts[i] += of_peer(histogram + kBins - 1 - (threadIdx.x * kPerThread + i), peer);
+      for (int peer = 0; peer < kPeers; ++peer) counts[i] += of_peer<kPeers>(histogram + kBins - 1 - (threadIdx.x * kPerThread + i), peer);
       sum += counts[i];
     }
     const int through = warp_prefix(sum);

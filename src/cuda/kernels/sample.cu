@@ -98,16 +98,6 @@ struct RowSample {
         block_first(rank_ * kThreads * items_) {}
 
   __device__ int place(int i) const { return (warp * items + i) * 32 + lane; }
-  template <class T>
-  __device__ T of_peer(const T* here, int peer) const {
-    return kPeers > 1 ? peer_value(here, peer) : *here;
-  }
-  __device__ void sync_row() const {
-    if constexpr (kPeers > 1)
-      cluster_sync();
-    else
-      __syncthreads();
-  }
   // body(score, key), the same number of times in every lane.
   template <class Body>
   __device__ void for_scores(Body body) const {
@@ -249,10 +239,10 @@ struct RowSample {
     __syncthreads();  // the block's parts are complete
     m.masses[threadIdx.x] = m.low[threadIdx.x] + (static_cast<Mass>(m.middle[threadIdx.x]) << kLowBits) +
                             (static_cast<Mass>(m.high[threadIdx.x]) << (kLowBits + kMiddleBits));
-    sync_row();  // every block's masses are written
+    sync_row<kPeers>();  // every block's masses are written
     Mass sum = 0;
 #pragma unroll
-    for (int peer = 0; peer < kPeers; ++peer) sum += of_peer(m.masses + threadIdx.x, peer);
+    for (int peer = 0; peer < kPeers; ++peer) sum += of_peer<kPeers>(m.masses + threadIdx.x, peer);
     *in_bin = sum;
     *through = block_prefix(sum, total);
   }
