@@ -71,29 +71,29 @@ TEST_P(Linear, a_row_has_the_same_bits_alone_and_among_others) {
     return to_host(y, stream);
   };
   const auto all = run(0, rows);
-  for (const int count : {1, 3, 8, 9, 16, 17, 130})
+  for (const int count : {1, 3, 8, 9, 16, 17, 32, 33, 130})
     for (const int first : {0, 5, 61}) {
       const auto some = run(first, count);
       ASSERT_TRUE(std::equal(some.begin(), some.end(), all.begin() + static_cast<std::ptrdiff_t>(first) * N)) << count << " from " << first;
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(shapes, Linear,
-                         ::testing::Values(Case{16, 32, 1, false}, Case{1, 1, 1, false}, Case{5, 7, 3, false}, Case{324, 1024, 9, false},
-                                           Case{100, 330, 16, false}, Case{257, 72, 40, false}, Case{130, 640, 129, false},
-                                           Case{48, 10400, 2, false}, Case{16, 128, 1, true}, Case{37, 200, 5, true},
-                                           Case{256, 2560, 12, true}, Case{128, 256, 140, true}, Case{300, 1920, 400, true},
-                                           Case{300, 2048, 400, false}, Case{130, 129, 20, true},
-                                           // Tiles of 128 by 128 on tensor cores: rows just past a tile, outputs past one, K past a stage.
-                                           Case{130, 1000, 129, false}, Case{257, 712, 131, false}, Case{129, 649, 256, false},
-                                           Case{384, 970, 257, false}, Case{40, 320, 400, false}, Case{200, 1100, 300, true},
-                                           Case{384, 896, 129, true, 16}, Case{130, 1000, 255, true, 16},
-                                           Case{12808, 300, 17, false}),  // so wide that 17 rows take them, too
-                         [](const auto& test) {
-                           return std::to_string(test.param.N) + "_by_" + std::to_string(test.param.K) + "_rows_" +
-                                  std::to_string(test.param.T) + (test.param.fp8 ? "_fp8" : "_bf16") +
-                                  (test.param.scale_rows > 1 ? "_shared_scales" : "");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    shapes, Linear,
+    ::testing::Values(Case{16, 32, 1, false}, Case{1, 1, 1, false}, Case{5, 7, 3, false}, Case{324, 1024, 9, false},
+                      Case{100, 330, 16, false}, Case{257, 72, 40, false}, Case{130, 640, 129, false}, Case{48, 10400, 2, false},
+                      Case{16, 128, 1, true}, Case{37, 200, 5, true}, Case{256, 2560, 12, true}, Case{128, 256, 140, true},
+                      Case{300, 1920, 400, true}, Case{300, 2048, 400, false}, Case{130, 129, 20, true},
+                      // Tiles of 128 by 128 on tensor cores: rows just past a tile, outputs past one, K past a stage.
+                      Case{130, 1000, 129, false}, Case{257, 712, 131, false}, Case{129, 649, 256, false}, Case{384, 970, 257, false},
+                      Case{40, 320, 400, false}, Case{200, 1100, 300, true}, Case{384, 896, 129, true, 16}, Case{130, 1000, 255, true, 16},
+                      Case{12808, 300, 17, false},  // so wide that 17 rows take them, too
+                      // More strips of 16 outputs than multiprocessors, or than clusters of them; a last segment that is short.
+                      Case{4300, 2560, 30, false}, Case{2200, 2496, 7, false}, Case{1100, 6144, 31, false}, Case{600, 2624, 12, false}),
+    [](const auto& test) {
+      return std::to_string(test.param.N) + "_by_" + std::to_string(test.param.K) + "_rows_" + std::to_string(test.param.T) +
+             (test.param.fp8 ? "_fp8" : "_bf16") + (test.param.scale_rows > 1 ? "_shared_scales" : "");
+    });
 
 // Groups: every row must meet its own expert's weights, whatever the sizes of the groups.
 class GroupedLinear : public ::testing::TestWithParam<std::vector<int>> {};

@@ -97,7 +97,7 @@ __global__ void hc_down_kernel(const LinearParams, const SplitShape, const HcSha
 template <int kTokenTiles>
 void launch_down(const LinearParams& p, const HcShape& s, bf16* low, int ld_low, bf16* inject, const Stream& stream) {
   const int tokens = 8 * kTokenTiles;
-  const SplitShape split{ceil_div(ceil_div(p.k_fragments, p.segment), kSplitRanks), std::min(p.T, tokens)};
+  const SplitShape split{ceil_div(ceil_div(p.k_fragments, p.segment), kSplitRanks)};
   const LaunchShape shape{dim3(static_cast<unsigned>(kSplitRanks * p.n_fragments), static_cast<unsigned>(ceil_div(p.T, tokens))),
                           dim3(static_cast<unsigned>(32 * split.per_rank)),
                           static_cast<std::size_t>(split_shared_bytes<kTokenTiles>(split))};
@@ -109,6 +109,7 @@ void launch_down(const LinearParams& p, const HcShape& s, bf16* low, int ld_low,
 }  // namespace
 
 int hc_few_rows(const HcShape& s, const Stream& stream) {
+  if (s.HC > kHcFewStreams) return 0;
   const DeviceLinear down{.N = s.LR, .K = s.HC * s.D};
   return stream.hopper() && linear_segments(down) <= kSplitSegments ? kHcFewRows : kFewLinearRows;
 }

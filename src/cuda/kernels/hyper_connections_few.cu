@@ -3,14 +3,14 @@
 
 #include "base/error.h"
 #include "cuda/kernels/hyper_connections.cuh"
-#include "cuda/kernels/linear_few.cuh"
+#include "cuda/kernels/linear_rows.cuh"
 #include "cuda/runtime/launch.cuh"
 
 namespace tetrad::cuda {
 namespace {
 
-constexpr int kKept = kInjectKept, kKeptStreams = 4, kUpSlots = 2;
-constexpr int kNormThreads = 256, kActivateThreads = 64, kTokens = 8;
+constexpr int kKept = kInjectKept, kKeptStreams = 4;
+constexpr int kNormThreads = 256, kActivateThreads = 64;
 
 // A thread keeps up to kKept of its elements in registers between the two passes; wider streams are read again.
 __global__ void __launch_bounds__(kNormThreads)
@@ -58,22 +58,27 @@ __global__ void hc_activate_sums_kernel(const HcShape s, int T, const float* sum
   hc_store_low(s, total, t, j, low, ld_low, inject);
 }
 
-// Grid (D/16, T/8): a block owns 16 elements of x, a warp one stream's gates for them. Shared: [HC][kTokens][16] gates, then per warp its
-// ring of weights and its columns of low.
-__global__ void hc_up_mean_kernel(const LinearParams p, const HcShape s, const bf16* normed, bf16* x) {
+// Grid (D/16, T/(8 * kTiles)): a block owns 16 elements of x, a warp one stream's gates for them. Shared: [HC][8 * kTiles][16] gates, then
+// per warp a segment of weights.
+template <int kTiles>
+__global__ void __launch_bounds__(32 * kHcFewStreams)
+    hc_up_mean_kernel(const LinearParams p, const HcShape s, const bf16* normed, bf16* x) {
+  constexpr int kTokens = 8 * kTiles;
   extern __shared__ __align__(128) float gates[];
   const int stream = threadIdx.x / 32, lane = threadIdx.x % 32, d0 = blockIdx.x * kFragmentRows;
-  const int t0 = blockIdx.y * kTokens, count = min(kTokens, p.T - t0), tokens = min(kTokens, p.T);
-  auto* memory = reinterpret_cast<std::byte*>(gates + s.HC * kTokens * kFragmentRows) +
-                 stream * (WeightRing<false>::bytes(kUpSlots) + ColumnBuffers<false, 1>::elements(tokens) * 2);
-  WeightRing<false> ring(memory, kUpSlots);
-  WeightRun run{p.data + static_cast<std::size_t>((stream * s.D + d0) / kFragmentRows) * p.k_fragments * WeightFragment<false>::kBytes, 0,
-                p.k_fragments, 1};
-  fill_ring(run, ring);
+  const int t0 = blockIdx.y * kTokens, count = min(kTokens, p.T - t0);
+  SegmentRing ring(reinterpret_cast<std::byte*>(gates + s.HC * kTokens * kFragmentRows) + stream * SegmentRing::bytes(1), 1);
+  const std::byte* weights =
+      p.data + static_cast<std::size_t>((stream * s.D + d0) / kFragmentRows) * p.k_fragments * WeightFragment<false>::kBytes;
+  const auto push = [&](int first) {
+    if (first < p.k_fragments)
+      ring.push(weights + static_cast<std::size_t>(first) * WeightFragment<false>::kBytes, 0,
+                min(kSegmentFragments, p.k_fragments - first));
+  };
+  push(0);
   wait_for_previous();
-  const auto low_row = [&](int t) { return x_row(p, t0 + t); };
-  ColumnBuffers<false, 1> low(reinterpret_cast<bf16*>(memory + WeightRing<false>::bytes(kUpSlots)), tokens, count);
-  low.fetch_first(low_row, p.K, 0, p.k_fragments);
+  SegmentRows<kTiles> low;
+  low.load(p, t0, count, 0);
   // What this thread multiplies its gates with comes meanwhile.
   const int first = threadIdx.x;
   float kept[kKeptStreams];
@@ -83,14 +88,25 @@ __global__ void hc_up_mean_kernel(const LinearParams p, const HcShape s, const b
       if (h < s.HC)
         kept[h] = to_f32(normed[(static_cast<std::size_t>(t0 + first / kFragmentRows) * s.HC + h) * s.D + d0 + first % kFragmentRows]);
   }
-  float total[4] = {};
-  run_sums<false, 1, 1>(low_row, p.K, p.segment, 0, p.k_fragments, low.x, ring, run, [&](int segment, const auto& acc) {
+  float total[kTiles][4];
+#pragma unroll 1
+  for (int first = 0; first < p.k_fragments; first += kSegmentFragments) {
+    if (first > 0) low.load(p, t0, count, first);
+    float acc[kTiles][4];
+    low.multiply(ring.front(), min(kSegmentFragments, p.k_fragments - first), acc);
+    ring.pop();
+    push(first + kSegmentFragments);
 #pragma unroll
-    for (int j = 0; j < 4; ++j) total[j] = add_segment<false>(segment == 0, total[j], acc[0][0][j], 1.0f);
-  });
+    for (int i = 0; i < kTiles; ++i)
 #pragma unroll
-  for (int j = 0; j < 4; ++j)
-    gates[(stream * kTokens + lane % 4 * 2 + j % 2) * kFragmentRows + lane / 4 + j / 2 * 8] = round_b16(sigmoid_f32(round_b16(total[j])));
+      for (int j = 0; j < 4; ++j) total[i][j] = add_segment<false>(first == 0, total[i][j], acc[i][j], 1.0f);
+  }
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+      gates[(stream * kTokens + 8 * i + lane % 4 * 2 + j % 2) * kFragmentRows + lane / 4 + j / 2 * 8] =
+          round_b16(sigmoid_f32(round_b16(total[i][j])));
   __syncthreads();  // every stream's gates are written
   for (int i = threadIdx.x; i < count * kFragmentRows; i += blockDim.x) {
     const int row = t0 + i / kFragmentRows, d = d0 + i % kFragmentRows;
@@ -105,6 +121,16 @@ __global__ void hc_up_mean_kernel(const LinearParams p, const HcShape s, const b
     }
     x[static_cast<std::size_t>(row) * s.D + d] = to_b16(hc_mean_of(s, sum));
   }
+}
+
+template <int kTiles>
+void launch_up_mean(const LinearParams& p, const HcShape& s, const bf16* normed, bf16* x, const Stream& stream) {
+  constexpr int kTokens = 8 * kTiles;
+  const LaunchShape shape{dim3(static_cast<unsigned>(s.D / kFragmentRows), static_cast<unsigned>(ceil_div(p.T, kTokens))),
+                          dim3(static_cast<unsigned>(32 * s.HC)),
+                          static_cast<std::size_t>(s.HC) * static_cast<std::size_t>(kTokens * kFragmentRows * 4 + SegmentRing::bytes(1))};
+  if (shape.shared_bytes > 48 * 1024) allow_shared("hc_up_mean", hc_up_mean_kernel<kTiles>, shape.shared_bytes);
+  launch(linear_tag("hc_up_mean", p, false, stream), hc_up_mean_kernel<kTiles>, shape, stream, p, s, normed, x);
 }
 
 }  // namespace
@@ -125,15 +151,9 @@ void hc_activate_sums(const HcShape& s, int T, const float* sums, int segments, 
 
 void hc_up_mean(const HcShape& s, const DeviceLinear& up, int T, const bf16* low, int ld_low, const bf16* normed, bf16* x,
                 const Stream& stream) {
-  TETRAD_CHECK(s.D % kFragmentRows == 0 && !up.fp8 && s.HC <= 32, "hc_up_mean: D {}, {} streams", s.D, s.HC);
+  TETRAD_CHECK(s.D % kFragmentRows == 0 && !up.fp8 && s.HC <= kHcFewStreams, "hc_up_mean: D {}, {} streams", s.D, s.HC);
   const LinearParams p = linear_params(up, {.T = T, .x = low, .ldx = ld_low});
-  const std::size_t per_stream =
-      kTokens * kFragmentRows * sizeof(float) +
-      static_cast<std::size_t>(WeightRing<false>::bytes(kUpSlots) + ColumnBuffers<false, 1>::elements(std::min(T, kTokens)) * 2);
-  const LaunchShape shape{dim3(static_cast<unsigned>(s.D / kFragmentRows), static_cast<unsigned>(ceil_div(T, kTokens))),
-                          dim3(static_cast<unsigned>(32 * s.HC)), per_stream * static_cast<std::size_t>(s.HC)};
-  if (shape.shared_bytes > 48 * 1024) allow_shared("hc_up_mean", hc_up_mean_kernel, shape.shared_bytes);
-  launch(linear_tag("hc_up_mean", p, false, stream), hc_up_mean_kernel, shape, stream, p, s, normed, x);
+  T <= 8 ? launch_up_mean<1>(p, s, normed, x, stream) : launch_up_mean<2>(p, s, normed, x, stream);
 }
 
 }  // namespace tetrad::cuda

@@ -54,7 +54,7 @@ void linear(const DeviceLinear& w, const LinearArgs& a, const Stream& stream) {
   // Rows of a group are few when on average they are: the rest costs a second pass over cached weights.
   const int passes = stream.hopper() && w.N >= kWideOutputs ? 1 : kFewPasses;
   const bool few = a.groups != nullptr ? a.T <= kFewRows * a.groups->num_groups : a.T <= kFewRows * passes;
-  if (linear_split(p, w.fp8, stream)) return;
+  if (linear_split(p, w.fp8, stream) || linear_stream(p, w.fp8, stream)) return;
   if (few) return linear_few(p, w.fp8, stream);
   if (!linear_wgmma(p, w.fp8, stream)) linear_many(p, w.fp8, stream);
 }

@@ -9,8 +9,9 @@
 //             ascending. Weights are always the 16-row operand, so a row's bits depend on neither T nor on the kernel that ran
 //   NaN       reaches y; rows past T and columns past K are never read, not multiplied by zero
 //   Launch    few: grid (N/16, groups), one warp per segment up to 32; few outputs, 12 to 32 segments and up to 64 rows, where there are
-//             clusters: four blocks to 16 outputs, a warp a segment (linear_split); many: tiles of 128 outputs by 128 rows (groups: 96)
-//             through all multiprocessors, 256 threads, wgmma where there is one
+//             clusters: four blocks to 16 outputs, a warp a segment (linear_split); up to eight segments and 32 rows on Hopper: a block a
+//             multiprocessor, strips of 16 outputs in turn, a warp a segment whose rows it keeps (linear_stream); many: tiles of 128
+//             outputs by 128 rows (groups: 96) through all multiprocessors, 256 threads, wgmma where there is one
 //   Bytes     W once up to 16 rows (bandwidth-bound); 2*N*K*T operations above
 //   Oracle    cpu::matmul
 //   Tests     gpu/linear_test, gpu/index_trap_test

@@ -100,7 +100,7 @@ void launch_few(const LinearParams& p, int num_groups, const Stream& stream) {
   shape.tokens = std::min(p.T, 8 * kTokenTiles);
   const int column_bytes = ColumnBuffers<kFp8, kTokenTiles>::elements(shape.tokens) * 2;
   const int sum_bytes = segments * shape.tokens * kFragmentRows * static_cast<int>(sizeof(float));
-  const int room = (kSharedBytes - sum_bytes) / shape.warps - column_bytes;
+  const int room = (std::min(kSharedBytes, stream.shared_limit()) - sum_bytes) / shape.warps - column_bytes;
   const int needed = ceil_div(shape.segments_per_warp * p.segment, kSlotFragments<kFp8>);
   shape.slots = std::clamp(room / WeightRing<kFp8>::bytes(1), std::min(2, needed), needed);
   const std::size_t shared =

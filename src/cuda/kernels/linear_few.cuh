@@ -12,10 +12,10 @@ inline constexpr int kSlotFragments = kFp8 ? 4 : kSegmentFragments / 2;
 
 // A warp's stream of weights through shared memory: slots are filled ahead, by the copy engine where there is one, and used in order. A
 // slot holds the same fragments of kStrips strips of outputs, strip after strip.
-template <bool kFp8, int kStrips = 1>
+template <bool kFp8, int kStrips = 1, int kFragments = kSlotFragments<kFp8>>
 class WeightRing {
  public:
-  static constexpr int kFragmentBytes = WeightFragment<kFp8>::kBytes, kStripBytes = kSlotFragments<kFp8> * kFragmentBytes;
+  static constexpr int kFragmentBytes = WeightFragment<kFp8>::kBytes, kStripBytes = kFragments * kFragmentBytes;
   static constexpr int kSlotBytes = kStrips * kStripBytes;
   static __host__ __device__ int bytes(int slots) {
     return slots * kSlotBytes + (slots * static_cast<int>(sizeof(Barrier)) + 15) / 16 * 16;
@@ -89,8 +89,9 @@ struct WeightRun {
   }
 };
 
-template <class Run, bool kFp8, int kStrips>
-__device__ __forceinline__ void fill_ring(Run& run, WeightRing<kFp8, kStrips>& ring) {
+template <class Run, class Ring>
+__device__ __forceinline__ void fill_ring(Run& run, Ring& ring) {
+#pragma unroll 1
   for (int i = 0; i < ring.slots(); ++i) run.push(ring);
 }
 

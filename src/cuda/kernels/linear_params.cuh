@@ -35,7 +35,8 @@ void linear_few(const LinearParams& p, bool fp8, const Stream& stream);
 void linear_many(const LinearParams& p, bool fp8, const Stream& stream);
 // GPUs with clusters alone (linear_split.cu); false where it does not apply.
 bool linear_split(const LinearParams& p, bool fp8, const Stream& stream);
-// Hopper alone (linear_wgmma.cu); false where it does not apply.
+// Hopper alone (linear_stream.cu, linear_wgmma.cu); false where they do not apply.
+bool linear_stream(const LinearParams& p, bool fp8, const Stream& stream);
 bool linear_wgmma(const LinearParams& p, bool fp8, const Stream& stream);
 
 #if defined(__CUDACC__)

@@ -27,7 +27,7 @@ __global__ void TETRAD_CLUSTER(kSplitRanks) __launch_bounds__(32 * kSplitWarps)
 template <int kTokenTiles>
 void launch_split(const LinearParams& p, const Stream& stream) {
   const int tokens = 8 * kTokenTiles, segments = ceil_div(p.k_fragments, p.segment);
-  const SplitShape split{ceil_div(segments, kSplitRanks), std::min(p.T, tokens)};
+  const SplitShape split{ceil_div(segments, kSplitRanks)};
   const LaunchShape shape{dim3(static_cast<unsigned>(kSplitRanks * p.n_fragments), static_cast<unsigned>(ceil_div(p.T, tokens))),
                           dim3(static_cast<unsigned>(32 * split.per_rank)),
                           static_cast<std::size_t>(split_shared_bytes<kTokenTiles>(split))};

@@ -2,13 +2,12 @@
 // A linear of bf16 weights for few rows, whose blocks are few: the blocks of a cluster share 16 outputs and divide the segments, a warp
 // each. A segment's sums go to the block that adds them up, through distributed shared memory. The bits are those of every other linear.
 #include "cuda/kernels/cluster.cuh"
-#include "cuda/kernels/linear_few.cuh"
+#include "cuda/kernels/linear_rows.cuh"
 
 namespace tetrad::cuda {
 
 inline constexpr int kSplitRanks = 4, kSplitWarps = 8;  // of a cluster; of a block at most
 inline constexpr int kSplitSegments = kSplitRanks * kSplitWarps;
-inline constexpr int kSplitSlots = 2;                            // a segment
 inline constexpr int kOwnOutputs = kFragmentRows / kSplitRanks;  // of the 16, that a block adds up
 
 // A warp's sums of a segment, of `tokens` rows, each to the block that it belongs to: sums [segments][8 * kTokenTiles][kOwnOutputs]. The
@@ -41,18 +40,16 @@ __device__ __forceinline__ void add_sums(const float* sums, int num_segments, in
 
 struct SplitShape {
   int per_rank;  // segments of a block: its warps
-  int tokens;    // rows that there is room for
 };
 
-// Of a block: the sums that it adds up; then per warp its ring of weights and its columns of x.
+// Of a block: the sums that it adds up; then per warp its segment of weights.
 template <int kTokenTiles>
 __host__ __device__ int split_sum_bytes(const SplitShape& shape) {
   return (kSplitRanks * shape.per_rank * 8 * kTokenTiles * kOwnOutputs * 4 + 127) / 128 * 128;
 }
 template <int kTokenTiles>
 __host__ __device__ int split_shared_bytes(const SplitShape& shape) {
-  return split_sum_bytes<kTokenTiles>(shape) +
-         shape.per_rank * (WeightRing<false>::bytes(kSplitSlots) + ColumnBuffers<false, kTokenTiles>::elements(shape.tokens) * 2);
+  return split_sum_bytes<kTokenTiles>(shape) + shape.per_rank * SegmentRing::bytes(1);
 }
 
 // Grid (4 * N/16, T/(8 * kTokenTiles)), in clusters of four. store(t, n, total) gets every output of the padded rows of weights once.
@@ -66,18 +63,18 @@ __device__ __forceinline__ void linear_split(const LinearParams& p, const SplitS
   const int warp = threadIdx.x / 32, t0 = blockIdx.y * kTokens, count = min(kTokens, p.T - t0);
   const int num_segments = (p.k_fragments + p.segment - 1) / p.segment;
   const int first = min((rank * shape.per_rank + warp) * p.segment, p.k_fragments), end = min(first + p.segment, p.k_fragments);
-  std::byte* memory = split_memory + split_sum_bytes<kTokenTiles>(shape) +
-                      warp * (WeightRing<false>::bytes(kSplitSlots) + ColumnBuffers<false, kTokenTiles>::elements(shape.tokens) * 2);
-  WeightRing<false> ring(memory, kSplitSlots);
-  WeightRun run{p.data + (static_cast<std::size_t>(strip) * p.k_fragments + first) * WeightFragment<false>::kBytes, 0, end - first, 1};
-  fill_ring(run, ring);
+  SegmentRing ring(split_memory + split_sum_bytes<kTokenTiles>(shape) + warp * SegmentRing::bytes(1), 1);
+  if (first < end)
+    ring.push(p.data + (static_cast<std::size_t>(strip) * p.k_fragments + first) * WeightFragment<false>::kBytes, 0, end - first);
   wait_for_previous();
-  const auto row = [&](int t) { return x_row(p, t0 + t); };
-  ColumnBuffers<false, kTokenTiles> buffers(reinterpret_cast<bf16*>(memory + WeightRing<false>::bytes(kSplitSlots)), shape.tokens, count);
-  buffers.fetch_first(row, p.K, first, end);
+  SegmentRows<kTokenTiles> rows;
+  rows.load(p, t0, count, first);
   cluster_wait_started();
-  run_sums<false, 1, kTokenTiles>(row, p.K, p.segment, first, end, buffers.x, ring, run,
-                                  [&](int segment, const auto& acc) { put_sums<kTokenTiles>(acc[0], count, segment, sums); });
+  if (first < end) {
+    float acc[kTokenTiles][4];
+    rows.multiply(ring.front(), end - first, acc);
+    put_sums<kTokenTiles>(acc, count, first / p.segment, sums);
+  }
   add_sums<kTokenTiles>(sums, num_segments, count, rank,
                         [&](int t, int n, float total) { store(t0 + t, strip * kFragmentRows + n, total); });
 }

@@ -16,6 +16,8 @@ class Stream {
     check(cudaGetDevice(&device), "asking for the current device");
     check(cudaDeviceGetAttribute(&capability_, cudaDevAttrComputeCapabilityMajor, device), "asking for what device {} can do", device);
     check(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device), "asking for the size of device {}", device);
+    check(cudaDeviceGetAttribute(&shared_limit_, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+          "asking for the shared memory of device {}", device);
   }
   ~Stream() {
     if (stream_ != nullptr) (void)cudaStreamDestroy(stream_);
@@ -24,7 +26,8 @@ class Stream {
       : stream_(std::exchange(other.stream_, nullptr)),
         profiler_(other.profiler_),
         capability_(other.capability_),
-        multiprocessors_(other.multiprocessors_) {}
+        multiprocessors_(other.multiprocessors_),
+        shared_limit_(other.shared_limit_) {}
   Stream& operator=(Stream&&) = delete;
 
   cudaStream_t get() const { return stream_; }
@@ -32,6 +35,7 @@ class Stream {
   bool overlaps() const { return capability_ >= 9; }
   bool hopper() const { return capability_ == 9; }
   int multiprocessors() const { return multiprocessors_; }
+  int shared_limit() const { return shared_limit_; }  // bytes of a block
   // Launches on this stream are timed while it has one; null: no longer.
   void set_profiler(Profiler* profiler) { profiler_ = profiler; }
   Profiler* profiler() const { return profiler_; }
@@ -48,7 +52,7 @@ class Stream {
  private:
   cudaStream_t stream_ = nullptr;
   Profiler* profiler_ = nullptr;
-  int capability_ = 0, multiprocessors_ = 0;
+  int capability_ = 0, multiprocessors_ = 0, shared_limit_ = 0;
 };
 
 }  // namespace tetrad::cuda
