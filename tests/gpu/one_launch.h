@@ -265,8 +265,14 @@ inline void run_moe_down_few(Step& s) {
   const int pairs = s.T * kPicks;
   const MoeShape shape{.E = kExperts, .EK = kPicks, .F = kIntermediate, .FS = kIntermediate, .in_ld = 8, .renormalise = true};
   moe_down_few(shape, experts.linear,
-               {.T = pairs, .x = s.random(pairs * kIntermediate), .ldx = kIntermediate, .y = nullptr, .ldy = kHidden, .groups = &groups},
-               shared.linear, {.T = s.T, .x = s.random(s.T * kIntermediate), .ldx = kIntermediate, .y = nullptr, .ldy = kHidden}, g,
+               {.T = pairs,
+                .x = s.random(pairs * kIntermediate),
+                .ldx = kIntermediate,
+                .y = s.space<bf16>(pairs * kHidden),
+                .ldy = kHidden,
+                .groups = &groups},
+               shared.linear,
+               {.T = s.T, .x = s.random(s.T * kIntermediate), .ldx = kIntermediate, .y = s.space<bf16>(s.T * kHidden), .ldy = kHidden}, g,
                s.ones(pairs), s.random(s.T * 8), s.space<bf16>(s.T * kHidden), s.stream);
   s.stream.synchronize();  // the weights go away
 }

@@ -11,7 +11,7 @@
 //   NaN       a row with a logit that is not finite fails (record_fault), gets experts 0 .. EK-1 and NaN weights
 //   Traps     expert ids out of range
 //   Launch    route: a warp per row; group: one block of 1024; the others a thread per element. Few rows: one block routes and groups; gate
-//             and up by blocks of 16 columns and group; down by blocks of 16 outputs that have all groups, so that they combine, too
+//             and up by blocks of 16 columns and group; down by warps of 16 outputs and group, two blocks a multiprocessor
 //   Oracle    cpu::route, cpu::moe_layer
 //   Tests     gpu/moe_test, gpu/golden_kernels_test, gpu/index_trap_test; verify: moe.weights, moe.experts,
 //             moe.routed_out, moe.shared_out
@@ -54,15 +54,16 @@ void moe_add_shared(int T, int D, const bf16* routed, const bf16* shared, const 
 void moe_finish(int T, int EK, int D, const float* weights, const int* place, const bf16* experts, const bf16* shared, const bf16* gate,
                 int ld, bf16* y, const Stream& stream);
 
-// The same for few rows in three launches, the same bits: up to kMoeFewRows rows, F a multiple of 16, a bf16 shared expert.
-inline constexpr int kMoeFewRows = 64;
+// The same for few rows in four launches, the same bits: up to kMoeFewRows rows, F a multiple of 16, F and FS up to
+// kMoeFewWidth, a bf16 shared expert.
+inline constexpr int kMoeFewRows = 64, kMoeFewWidth = 1536;
 bool moe_few_applies(const MoeShape& s, const DeviceLinear& gate_up, const DeviceLinear& shared_down, int T);
 // moe_route, moe_group (records, place, token and num_active alone), and the shared expert's activation [T, FS].
 void moe_route_few(const MoeShape& s, const bf16* in, int T, int layer, float* weights, bf16* shared_act, int ld_act, const MoeGrouping& g,
                    int* faults, const Stream& stream);
 // act of the grouped pairs to a.y; a as for linear of gate_up.
 void moe_gate_up_few(const DeviceLinear& gate_up, const LinearArgs& a, const MoeGrouping& g, int ld_act, const Stream& stream);
-// y [T, D] of `routed`, the arguments for linear of down, and `shared`, those for linear of the shared down; neither's y is used.
+// y [T, D] of `routed`, the arguments for linear of down, and `shared`, those for linear of the shared down, whose y it uses on the way.
 void moe_down_few(const MoeShape& s, const DeviceLinear& down, const LinearArgs& routed, const DeviceLinear& shared_down,
                   const LinearArgs& shared, const MoeGrouping& g, const float* weights, const bf16* gate, bf16* y, const Stream& stream);
 

@@ -1,4 +1,6 @@
-// moe_down_few (contract in moe.h): a block has all groups of 16 outputs, a warp a group and one the shared expert, so that they combine.
+// moe_down_few (contract in moe.h): a warp multiplies 16 outputs of an expert, or of the shared one, at a time, with the weights of the
+// next on their way; then moe_finish adds up the pairs. Loops stay loops: a step of one row runs through this code once, at the speed at
+// which instructions come from L2.
 #include <algorithm>
 
 #include "base/error.h"
@@ -9,167 +11,254 @@
 namespace tetrad::cuda {
 namespace {
 
-constexpr int kDownWarps = 11, kExpertWarps = kDownWarps - 1;  // the last one has the shared expert
-constexpr int kSharedBytes = 112 << 10;                        // of a block, so that two fit on a multiprocessor
-constexpr int kSharedSlots = 2;                                // of the ring of the shared expert
-constexpr int kDownTokens = 4;                                 // at a time: groups are small here
+constexpr int kDownWarps = 4, kDownThreads = 32 * kDownWarps, kBlocksPerMultiprocessor = 2;
+constexpr int kPieceRows = 8;  // of x at a time: an expert has few
+constexpr int kMostSlots = 2;  // one where shared memory is small
+// A slot holds 20 fragments of FP8, a strip of 16 outputs of the published experts, or 10 of bf16.
+using PieceRing = WeightRing<true, 1, 20>;
 
 // Sizes of a launch that the kernel needs, too.
 struct DownShape {
-  int slots, tokens;  // tokens: rows that there is room for
+  int blocks;                    // pieces of the shared expert, or of a group, for eight rows
+  int step_groups, step_blocks;  // from a block's piece to its next one
+  int x_size;                    // elements of x of a piece
+  int slots;                     // of a ring
 };
 
-// The weights of a warp's groups, one strip of 16 outputs each: groups warp, warp + kExpertWarps, ...
+// Rows of x in shared memory that the warps of a block share; elements between rows: eight rows of a column fall into different banks.
+__host__ __device__ int stride_of(const LinearParams& p) { return p.k_fragments * kFragmentColumns + 8; }
+
+// Starts the copy of rows t0 ..; zeros past K.
+__device__ __forceinline__ void fetch_rows(const LinearParams& p, int t0, int count, bf16* rows) {
+  const int chunks = p.k_fragments * (kFragmentColumns / 8);
+#pragma unroll 1
+  for (int i = threadIdx.x; i < count * chunks; i += kDownThreads) {
+    const int t = i / chunks, k = i % chunks * 8, bytes = max(0, min(16, 2 * (p.K - k)));
+    const bf16* from = x_row(p, t0 + t);
+    copy_async_some(rows + t * stride_of(p) + k, bytes > 0 ? from + k : from, bytes);
+  }
+  commit_copies();
+}
+
+// What the warps of a block multiply at a time: 16 outputs each, of up to kPieceRows rows. Blocks have pieces in turn: those of the shared
+// expert, kDownWarps strips each, then those of each group.
+struct Piece {
+  int group, block;                 // -1: the shared expert; which of its pieces
+  const std::byte* data = nullptr;  // of this warp's strip; null: there are no more pieces
+  const float* scales = nullptr;
+  int t0 = 0, end = 0;
+
+  __device__ __forceinline__ int count() const { return min(kPieceRows, end - t0); }
+  __device__ __forceinline__ int strip() const { return block * kDownWarps + static_cast<int>(threadIdx.x) / 32; }
+};
+
 template <bool kFp8>
-struct StripRun {
-  const LinearParams& p;
+struct Pieces {
+  const LinearParams &p, &shared;
   const int4* records;
-  std::size_t offset;  // of the strip in a group's weights
-  int group, num_active, next = 0, passes = 0;
-  const std::byte* fragments = nullptr;
+  DownShape shape;
+  int num_groups;
 
-  __device__ __forceinline__ void push(WeightRing<kFp8>& ring) {
-    if (passes == 0) {
-      if (group >= num_active) return;
-      const LinearGroup g = noted_group(p, __ldcg(records + group));
-      fragments = g.data + offset;
-      passes = (g.end - g.begin + kDownTokens - 1) / kDownTokens;
-      group += kExpertWarps;
+  // The one before this block's first.
+  __device__ __forceinline__ Piece before() const { return {-1 - shape.step_groups, static_cast<int>(blockIdx.x) - shape.step_blocks}; }
+  __device__ __forceinline__ void advance(Piece& piece) const {
+    piece.t0 += kPieceRows;
+    if (piece.t0 < piece.end) return;
+    piece.block += shape.step_blocks, piece.group += shape.step_groups;
+    while (piece.block >= shape.blocks) piece.block -= shape.blocks, ++piece.group;
+    piece.data = nullptr;
+    if (piece.group >= num_groups) return;
+    const std::size_t strip = min(piece.strip(), p.n_fragments - 1);
+    if (piece.group < 0) {
+      piece.data = shared.data + strip * shared.k_fragments * WeightFragment<false>::kBytes;
+      piece.t0 = 0, piece.end = shared.T;
+    } else {
+      const LinearGroup g = noted_group(p, __ldcg(records + piece.group));
+      piece.data = g.data + strip * p.k_fragments * WeightFragment<kFp8>::kBytes;
+      piece.scales = g.scales;
+      piece.t0 = g.begin, piece.end = g.end;
     }
-    ring.push(fragments + static_cast<std::size_t>(next) * WeightFragment<kFp8>::kBytes, 0,
-              min(kSlotFragments<kFp8>, p.k_fragments - next));
-    next += kSlotFragments<kFp8>;
-    if (next >= p.k_fragments) next = 0, --passes;
   }
 };
 
-// The totals of 16 outputs over all of K for up to four tokens.
-template <bool kFp8, class Row, class Run>
-__device__ __forceinline__ void strip_totals(const LinearParams& p, const Row& row, ColumnBuffers<kFp8, 1>& buffers, WeightRing<kFp8>& ring,
-                                             Run& run, const StripScales<kFp8>& scales, float (&total)[4]) {
-  const int lane = threadIdx.x % 32;
-  buffers.fetch_first(row, p.K, 0, p.k_fragments);
-  run_sums<kFp8, 1, 1>(row, p.K, p.segment, 0, p.k_fragments, buffers.x, ring, run, [&](int s, const auto& acc) {
-    const float scale[2] = {scales.at(p, lane / 4, s), scales.at(p, lane / 4 + 8, s)};
-#pragma unroll
-    for (int j = 0; j < 4; ++j) total[j] = add_segment<kFp8>(s == 0, total[j], acc[0][0][j], scale[j / 2]);
-  });
-}
-
-// bf16 of a warp's 16 outputs for tokens t0 .. of [tokens][16].
-__device__ __forceinline__ void store_outputs(const float (&total)[4], int t0, int end, bf16* out) {
-  const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    const int t = t0 + lane % 4 * 2 + j % 2;
-    if (t < end) out[t * kFragmentRows + lane / 4 + j / 2 * 8] = to_b16(total[j]);
-  }
-}
-
-// Bytes of moe_down's shared memory before those of the warps, and of each warp.
-__host__ __device__ inline int down_head_bytes(int T, int EK) { return (T * (EK + 1) * kFragmentRows * 2 + T * EK * 8 + 127) / 128 * 128; }
+// The weights of a warp's pieces, slot by slot.
 template <bool kFp8>
-__host__ __device__ int down_warp_bytes(int slots, int tokens) {
-  return (WeightRing<kFp8>::bytes(slots) + ColumnBuffers<kFp8, 1>::elements(tokens) * 2 + 127) / 128 * 128;
-}
+struct PieceRun {
+  const Pieces<kFp8>& pieces;
+  Piece piece;
+  int next = 0;  // fragment
 
-struct DownArgs {
-  const float* weights;  // [T, EK]
-  const int* place;      // [T, EK]
-  const bf16* gate;      // of row t at t * gate_ld
-  int gate_ld, T, EK, D;
-  bf16* y;
+  __device__ __forceinline__ void push(PieceRing& ring) {
+    if (piece.data == nullptr) return;
+    const bool shared = piece.group < 0;
+    const int fragment_bytes = kFp8 && !shared ? WeightFragment<true>::kBytes : WeightFragment<false>::kBytes,
+              k_fragments = shared ? pieces.shared.k_fragments : pieces.p.k_fragments,
+              count = min(PieceRing::kSlotBytes / fragment_bytes, k_fragments - next);
+    ring.push(piece.data + next * fragment_bytes, 0, count * (fragment_bytes / PieceRing::kFragmentBytes));
+    next += count;
+    if (next < k_fragments) return;
+    next = 0;
+    pieces.advance(piece);
+  }
 };
 
-// Grid D/16: all groups of 16 outputs, so that they combine. Shared: outputs of the pairs [T*EK][16], of the shared expert [T][16], places
-// and weights of the pairs, then per warp its ring of weights and its columns of x.
-template <bool kFp8>
-__global__ void __launch_bounds__(32 * kDownWarps)
-    moe_down_kernel(const LinearParams p, const LinearParams shared, const DownShape shape, const int4* records, const DownArgs a) {
-  extern __shared__ __align__(128) bf16 outputs[];
-  const int warp = threadIdx.x / 32, n0 = blockIdx.x * kFragmentRows, pairs = a.T * a.EK;
-  // What the sum at the end needs was written before the kernel that comes before this one, like the groups.
-  int* places = reinterpret_cast<int*>(outputs + (pairs + a.T) * kFragmentRows);
-  float* weights = reinterpret_cast<float*>(places + pairs);
-  auto* memory =
-      reinterpret_cast<std::byte*>(outputs) + down_head_bytes(a.T, a.EK) + warp * down_warp_bytes<kFp8>(shape.slots, shape.tokens);
-  const auto gate_of = [&](int i) { return a.gate[static_cast<std::size_t>(i / kFragmentRows) * a.gate_ld]; };
-  if (warp == kExpertWarps) {
-    WeightRing<false> ring(memory, kSharedSlots);
-    WeightRun run{shared.data + static_cast<std::size_t>(blockIdx.x) * shared.k_fragments * WeightFragment<false>::kBytes, 0,
-                  shared.k_fragments, (a.T + kDownTokens - 1) / kDownTokens};
-    fill_ring(run, ring);
-    for (int i = threadIdx.x % 32; i < pairs; i += 32) places[i] = checked(__ldcg(a.place + i), pairs), weights[i] = __ldcg(a.weights + i);
-    wait_for_previous();
-    for (int t0 = 0; t0 < a.T; t0 += kDownTokens) {
-      const int count = min(kDownTokens, a.T - t0);
-      ColumnBuffers<false, 1> buffers(reinterpret_cast<bf16*>(memory + WeightRing<false>::bytes(kSharedSlots)), shape.tokens, count);
-      float total[4];
-      strip_totals<false>(
-          shared, [&](int t) { return x_row(shared, t0 + t); }, buffers, ring, run, {}, total);
-      store_outputs(total, t0, t0 + count, outputs + pairs * kFragmentRows);
+// The sums of a warp's 16 outputs, as far as they have come.
+struct Sums {
+  float acc[4], total[4];
+  int done, segment, in_segment;  // fragments of K, whole segments, fragments of the one that is begun
+
+  template <bool kFp8>
+  __device__ __forceinline__ void fold(const float (&sum)[4], const float (&scale)[2]) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) total[j] = add_segment<kFp8>(segment == 0, total[j], sum[j], scale[j / 2]);
+    ++segment;
+  }
+};
+
+// What a lane multiplies with: its row of x, from column 0 on, or zeros; the scales of its outputs.
+struct LaneOperands {
+  const std::byte* x;
+  int x_step;              // bytes from fragment to fragment
+  const float* scales[2];  // of outputs lane / 4 and those plus 8
+
+  template <bool kFp8>
+  __device__ __forceinline__ void multiply(const std::byte* fragment, int f, float (&acc)[4]) const {
+    XFragment columns;
+    WeightFragment<kFp8> w;
+    unsigned a[2][4];
+    columns.load(x + f * x_step);
+    w.load(fragment, threadIdx.x % 32);
+    w.expand(a);
+    multiply_fragment<1>(a, &columns, &acc);
+  }
+  template <bool kFp8>
+  __device__ __forceinline__ void load_scales(const LinearParams& p, int segment, float (&scale)[2]) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) scale[h] = kFp8 ? scales[h][scale_column(p, segment)] : 1.0f;
+  }
+};
+
+// A slot of whole segments: their chains of multiply steps go side by side, since each step of one waits for the step before.
+constexpr int kSideSegments = 5, kSideFragments = 4;
+__device__ __forceinline__ void multiply_side_by_side(const LinearParams& p, const LaneOperands& lane, const std::byte* slot, Sums& sums) {
+  float acc[kSideSegments][4] = {}, scale[kSideSegments][2];
+#pragma unroll
+  for (int s = 0; s < kSideSegments; ++s) lane.load_scales<true>(p, sums.segment + s, scale[s]);
+#pragma unroll 1
+  for (int f = 0; f < kSideFragments; ++f)
+#pragma unroll
+    for (int s = 0; s < kSideSegments; ++s) {
+      const int i = s * kSideFragments + f;
+      lane.multiply<true>(slot + i * WeightFragment<true>::kBytes, sums.done + i, acc[s]);
     }
-  } else {
-    WeightRing<kFp8> ring(memory, shape.slots);
-    const int num_active = __ldcg(p.groups.num_active);
-    StripRun<kFp8> run{p, records, static_cast<std::size_t>(blockIdx.x) * p.k_fragments * WeightFragment<kFp8>::kBytes, warp, num_active};
-    fill_ring(run, ring);
-    LinearGroup g = noted_group(p, __ldcg(records + min(warp, num_active - 1)));
-    StripScales<kFp8> scales;
-    scales.load(p, g.scales, n0);
-    wait_for_previous();
-    for (int i = warp; i < num_active; i += kExpertWarps) {
-      const LinearGroup after = noted_group(p, __ldcg(records + min(i + kExpertWarps, num_active - 1)));
-      StripScales<kFp8> scales_after;
-      scales_after.load(p, after.scales, n0);
-      for (int t0 = g.begin; t0 < g.end; t0 += kDownTokens) {
-        const int count = min(kDownTokens, g.end - t0);
-        ColumnBuffers<kFp8, 1> buffers(reinterpret_cast<bf16*>(memory + WeightRing<kFp8>::bytes(shape.slots)), shape.tokens, count);
-        float total[4];
-        strip_totals<kFp8>(
-            p, [&](int t) { return x_row(p, t0 + t); }, buffers, ring, run, scales, total);
-        store_outputs(total, t0, t0 + count, outputs);
+#pragma unroll
+  for (int s = 0; s < kSideSegments; ++s) sums.fold<true>(acc[s], scale[s]);
+  sums.done += kSideSegments * kSideFragments;
+}
+
+// Any slot, one step after another.
+template <bool kFp8>
+__device__ __forceinline__ void multiply_slot(const LinearParams& p, const LaneOperands& lane, const std::byte* slot, Sums& sums) {
+  const int end = min(PieceRing::kSlotBytes / WeightFragment<kFp8>::kBytes, p.k_fragments - sums.done);
+#pragma unroll 1
+  for (int i = 0; i < end; ++i) {
+    lane.multiply<kFp8>(slot + i * WeightFragment<kFp8>::kBytes, sums.done + i, sums.acc);
+    if (++sums.in_segment < p.segment && sums.done + i + 1 < p.k_fragments) continue;
+    float scale[2];
+    lane.load_scales<kFp8>(p, sums.segment, scale);
+    sums.fold<kFp8>(sums.acc, scale);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) sums.acc[j] = 0.0f;
+    sums.in_segment = 0;
+  }
+  sums.done += end;
+}
+
+// Shared: per warp its ring of weights, then x of two pieces.
+template <bool kFp8>
+__global__ void __launch_bounds__(kDownThreads, kBlocksPerMultiprocessor)
+    moe_down_kernel(const LinearParams p, const LinearParams shared, const DownShape shape, const int4* records) {
+  extern __shared__ __align__(128) std::byte memory[];
+  __shared__ uint4 zeros;
+  if (threadIdx.x == 0) zeros = {0, 0, 0, 0};
+  const int lane = threadIdx.x % 32;
+  auto* x = reinterpret_cast<bf16*>(memory + kDownWarps * PieceRing::bytes(shape.slots));
+  PieceRing ring(memory + threadIdx.x / 32 * PieceRing::bytes(shape.slots), shape.slots);
+  // The groups were written before the kernel that comes before this one.
+  const Pieces<kFp8> pieces{p, shared, records, shape, __ldcg(p.groups.num_active)};
+  Piece after = pieces.before();
+  pieces.advance(after);
+  PieceRun<kFp8> run{pieces, after};
+  fill_ring(run, ring);
+  wait_for_previous();
+  Piece piece = after;
+  piece.data = nullptr;
+#pragma unroll 1
+  for (int half = 0; after.data != nullptr || piece.data != nullptr; half ^= 1) {
+    if (after.data != nullptr) fetch_rows(after.group < 0 ? shared : p, after.t0, after.count(), x + half * shape.x_size);
+    if (piece.data != nullptr) {
+      const LinearParams& w = piece.group < 0 ? shared : p;
+      LaneOperands operands{reinterpret_cast<const std::byte*>(&zeros), 0, {}};
+      if (lane % 8 < piece.count()) {
+        operands.x = reinterpret_cast<const std::byte*>(x + (half ^ 1) * shape.x_size + lane % 8 * stride_of(w) + lane / 8 * 8);
+        operands.x_step = kFragmentColumns * 2;
       }
-      g = after;
-      scales = scales_after;
+      if (kFp8 && piece.group >= 0) {
+        const int n = min(piece.strip(), p.n_fragments - 1) * kFragmentRows + lane / 4;
+#pragma unroll
+        for (int h = 0; h < 2; ++h) operands.scales[h] = piece.scales + (n + 8 * h) / p.scale_rows * p.scale_columns;
+      }
+      Sums sums = {};
+#pragma unroll 1
+      while (sums.done < w.k_fragments) {
+        const std::byte* slot = ring.front();
+        if (piece.group < 0)
+          multiply_slot<false>(shared, operands, slot, sums);
+        else if (kFp8 && p.segment == kSideFragments && p.k_fragments - sums.done >= kSideSegments * kSideFragments)
+          multiply_side_by_side(p, operands, slot, sums);
+        else
+          multiply_slot<kFp8>(p, operands, slot, sums);
+        ring.pop();
+        run.push(ring);
+      }
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int t = lane % 4 * 2 + j % 2, n = piece.strip() * kFragmentRows + lane / 4 + j / 2 * 8;
+        if (t < piece.count() && n < w.N) w.y[static_cast<std::ptrdiff_t>(piece.t0 + t) * w.ldy + n] = to_b16(sums.total[j]);
+      }
     }
-  }
-  const bf16 first_gate = threadIdx.x < static_cast<unsigned>(a.T * kFragmentRows) ? gate_of(threadIdx.x) : bf16{};
-  __syncthreads();  // every pair's outputs are written
-  for (int i = threadIdx.x; i < a.T * kFragmentRows; i += 32 * kDownWarps) {
-    const int t = i / kFragmentRows, n = n0 + i % kFragmentRows;
-    if (n >= a.D) continue;
-    const bf16 gate = i == static_cast<int>(threadIdx.x) ? first_gate : gate_of(i);
-    float routed = 0.0f;
-#pragma unroll 10
-    for (int k = t * a.EK; k < (t + 1) * a.EK; ++k)
-      routed = routed_sum(routed + round_b16(weights[weight_of(k, a.EK)] * to_f32(outputs[places[k] * kFragmentRows + i % kFragmentRows])));
-    a.y[static_cast<std::size_t>(t) * a.D + n] = with_shared(to_b16(routed), outputs[pairs * kFragmentRows + i], gate);
+    piece = after;
+    if (after.data != nullptr) pieces.advance(after);
+    wait_copies<0>();
+    __syncthreads();  // the rows of the next piece are there, those of this one have been read
   }
 }
 
 template <bool kFp8>
-void launch_down(const LinearParams& p, const LinearParams& shared, const MoeGrouping& g, const DownArgs& a, const Stream& stream) {
-  DownShape shape{.slots = 1, .tokens = std::min(a.T, kDownTokens)};
-  const int rest = down_head_bytes(a.T, a.EK) + down_warp_bytes<false>(kSharedSlots, shape.tokens);
-  const int needed = ceil_div(p.k_fragments, kSlotFragments<kFp8>);
-  while (shape.slots < needed && rest + kExpertWarps * down_warp_bytes<kFp8>(shape.slots + 1, shape.tokens) <= kSharedBytes) ++shape.slots;
-  const LaunchShape launch_shape{dim3(static_cast<unsigned>(p.n_fragments)), dim3(32 * kDownWarps),
-                                 static_cast<std::size_t>(rest + kExpertWarps * down_warp_bytes<kFp8>(shape.slots, shape.tokens))};
-  if (launch_shape.shared_bytes > 48 * 1024) allow_shared("moe_down", moe_down_kernel<kFp8>, launch_shape.shared_bytes);
+void launch_down(const LinearParams& p, const LinearParams& shared, const MoeGrouping& g, const Stream& stream) {
+  const int blocks = ceil_div(p.n_fragments, kDownWarps),
+            grid = std::min(blocks * (1 + p.groups.num_active_bound), kBlocksPerMultiprocessor * stream.multiprocessors());
+  const int x_size = kPieceRows * std::max(stride_of(p), stride_of(shared)), x_bytes = 2 * x_size * 2;
+  const int slots = kDownWarps * PieceRing::bytes(kMostSlots) + x_bytes <= stream.shared_limit() ? kMostSlots : 1;
+  const DownShape down{blocks, grid / blocks, grid % blocks, x_size, slots};
+  const LaunchShape shape{dim3(static_cast<unsigned>(grid)), dim3(kDownThreads),
+                          static_cast<std::size_t>(kDownWarps * PieceRing::bytes(slots) + x_bytes)};
+  allow_shared("moe_down", moe_down_kernel<kFp8>, shape.shared_bytes);
   LinearTag tag = linear_tag("moe_down", p, kFp8, stream);
   const LinearTag tag_shared = linear_tag("moe_down", shared, false, stream);
   tag.bytes += tag_shared.bytes, tag.flops += tag_shared.flops;
-  launch(tag, moe_down_kernel<kFp8>, launch_shape, stream, p, shared, shape, g.records, a);
+  launch(tag, moe_down_kernel<kFp8>, shape, stream, p, shared, down, g.records);
 }
 
 }  // namespace
 
 void moe_down_few(const MoeShape& s, const DeviceLinear& down, const LinearArgs& routed, const DeviceLinear& shared_down,
                   const LinearArgs& shared, const MoeGrouping& g, const float* weights, const bf16* gate, bf16* y, const Stream& stream) {
-  const DownArgs args{weights, g.place, gate, s.in_ld, shared.T, s.EK, down.N, y};
+  TETRAD_CHECK(routed.ldy == down.N && shared.ldy == down.N, "moe_down_few: rows of {} and {} for {} outputs", routed.ldy, shared.ldy,
+               down.N);
   const LinearParams p = linear_params(down, routed), p_shared = linear_params(shared_down, shared);
-  down.fp8 ? launch_down<true>(p, p_shared, g, args, stream) : launch_down<false>(p, p_shared, g, args, stream);
+  down.fp8 ? launch_down<true>(p, p_shared, g, stream) : launch_down<false>(p, p_shared, g, stream);
+  moe_finish(shared.T, s.EK, down.N, weights, g.place, routed.y, shared.y, gate, s.in_ld, y, stream);
 }
 
 }  // namespace tetrad::cuda

@@ -1,5 +1,4 @@
-// moe for few rows (contract in moe.h): routing with grouping, then gate and up with the activation; moe_down.cu has the last of the three
-// launches that follow the linear of router and shared expert.
+// moe for few rows (contract in moe.h): routing with grouping, then gate and up with the activation; moe_down.cu has what follows.
 #include <algorithm>
 
 #include "base/error.h"
@@ -134,7 +133,8 @@ void launch_gate_up(const LinearParams& p, const MoeGrouping& g, bf16* act, int 
 }  // namespace
 
 bool moe_few_applies(const MoeShape& s, const DeviceLinear& gate_up, const DeviceLinear& shared_down, int T) {
-  return T <= kMoeFewRows && s.F % kFragmentRows == 0 && !shared_down.fp8 && gate_up.column_fragments() <= 128;
+  return T <= kMoeFewRows && s.F % kFragmentRows == 0 && std::max(s.F, s.FS) <= kMoeFewWidth && !shared_down.fp8 &&
+         gate_up.column_fragments() <= 128;
 }
 
 void moe_route_few(const MoeShape& s, const bf16* in, int T, int layer, float* weights, bf16* shared_act, int ld_act, const MoeGrouping& g,
