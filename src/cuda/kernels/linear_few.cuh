@@ -151,6 +151,27 @@ struct ReadyColumns : XColumns<1> {
   __device__ __forceinline__ void wait() const {}
 };
 
+// Whole rows that the block has put into shared memory; a slot's columns are those from its first fragment on.
+struct SharedColumns {
+  const bf16* first;  // this lane's row from its place in a fragment on, or zeros
+  int step;           // elements from fragment to fragment: 0 of zeros
+  const bf16* now;
+
+  __device__ __forceinline__ SharedColumns(const bf16* rows, int stride, int count, const bf16* zeros, int fragment) {
+    const int lane = threadIdx.x % 32;
+    const bool real = lane % 8 < count;
+    first = real ? rows + lane % 8 * stride + lane / 8 * 8 : zeros;
+    step = real ? kFragmentColumns : 0;
+    now = first + fragment * step;
+  }
+  template <class Row>
+  __device__ __forceinline__ void fetch(const Row&, int, int begin, int) {
+    now = first + begin * step;
+  }
+  __device__ __forceinline__ void wait() const {}
+  __device__ __forceinline__ void load(int f, XFragment (&x)[1]) const { x[0].load(now + f * step); }
+};
+
 // acc += a fragment of 16 outputs times the same columns of the tokens.
 template <int kTokenTiles>
 __device__ __forceinline__ void multiply_fragment(const unsigned (*a)[4], const XFragment* x, float (*acc)[4]) {

@@ -60,8 +60,12 @@ struct GroupShape {
   int segments_per_warp, slots, tokens;  // tokens: rows that there is room for
 };
 
-// Grid (F/16, groups): gate and up of 16 columns; a warp has consecutive segments of both. Shared: [2][segments][tokens][16] sums, then
-// per warp its ring of weights and its columns of x.
+__host__ __device__ int gate_up_row_bytes(const LinearParams& p, int tokens) {
+  return (2 * (tokens * (p.k_fragments * kFragmentColumns + 8) + 8) + 127) / 128 * 128;
+}
+
+// Grid (F/16, groups): gate and up of 16 columns; a warp has consecutive segments of both. Shared: [2][segments][tokens][16] sums, the rows
+// of x, a chunk of zeros, then per warp its ring of weights.
 template <bool kFp8>
 __global__ void __launch_bounds__(32 * kGateUpWarps)
     moe_gate_up_kernel(const LinearParams p, const GroupShape shape, const int4* records, int F, bf16* act, int ld_act) {
@@ -70,9 +74,13 @@ __global__ void __launch_bounds__(32 * kGateUpWarps)
   const int first = min(warp * shape.segments_per_warp * p.segment, p.k_fragments);
   const int end = min(first + shape.segments_per_warp * p.segment, p.k_fragments);
   const std::size_t strip_bytes = static_cast<std::size_t>(p.k_fragments) * WeightFragment<kFp8>::kBytes;
-  auto* memory = reinterpret_cast<std::byte*>(sums + 2 * num_segments * outputs) +
-                 warp * (WeightRing<kFp8, 2>::bytes(shape.slots) + ColumnBuffers<kFp8, 1>::elements(shape.tokens) * 2);
-  WeightRing<kFp8, 2> ring(memory, shape.slots);
+  auto* rows = reinterpret_cast<bf16*>(sums + (2 * num_segments * outputs + 31) / 32 * 32);
+  const int stride = p.k_fragments * kFragmentColumns + 8;  // eight rows of a column fall into different banks
+  bf16* zeros = rows + shape.tokens * stride;
+  if (threadIdx.x == 0) *reinterpret_cast<uint4*>(zeros) = uint4{0, 0, 0, 0};
+  WeightRing<kFp8, 2> ring(
+      reinterpret_cast<std::byte*>(rows) + gate_up_row_bytes(p, shape.tokens) + warp * WeightRing<kFp8, 2>::bytes(shape.slots),
+      shape.slots);
   wait_and_hold_next();
   const int4 record = __ldcg(records + blockIdx.y);  // past the active ones it is what a step before left there
   if (static_cast<int>(blockIdx.y) >= __ldcg(p.groups.num_active)) return;
@@ -85,10 +93,18 @@ __global__ void __launch_bounds__(32 * kGateUpWarps)
   scales[1].load(p, g.scales, F + blockIdx.x * kFragmentRows);
   for (int t0 = g.begin; t0 < g.end; t0 += shape.tokens) {
     const int count = min(shape.tokens, g.end - t0);
-    const auto row = [&](int t) { return x_row(p, t0 + t); };
-    ColumnBuffers<kFp8, 1> buffers(reinterpret_cast<bf16*>(memory + WeightRing<kFp8, 2>::bytes(shape.slots)), shape.tokens, count);
-    buffers.fetch_first(row, p.K, first, end);
-    run_sums<kFp8, 2, 1>(row, p.K, p.segment, first, end, buffers.x, ring, run, [&](int s, const auto& acc) {
+    for (int t = 0; t < count; ++t) {
+      const bf16* from = x_row(p, t0 + t);
+#pragma unroll 1
+      for (int k = threadIdx.x * 8; k < p.k_fragments * kFragmentColumns; k += blockDim.x * 8)
+        copy_async_some(rows + t * stride + k, k < p.K ? from + k : from, max(0, min(16, 2 * (p.K - k))));
+    }
+    commit_copies();
+    wait_copies<0>();
+    __syncthreads();  // the rows are there
+    const SharedColumns columns(rows, stride, count, zeros, first);
+    SharedColumns x[2] = {columns, columns};
+    run_sums<kFp8, 2, 1>(0, p.K, p.segment, first, end, x, ring, run, [&](int s, const auto& acc) {
       store_sums<1>(acc[0], count, sums + s * outputs);
       store_sums<1>(acc[1], count, sums + (num_segments + s) * outputs);
     });
@@ -108,7 +124,7 @@ __global__ void __launch_bounds__(32 * kGateUpWarps)
       }
       if (t < t0 + count) act[static_cast<std::size_t>(t) * ld_act + f] = activated(to_b16(total[0]), to_b16(total[1]));
     }
-    if (t0 + shape.tokens < g.end) __syncthreads();  // the sums have been read
+    if (t0 + shape.tokens < g.end) __syncthreads();  // the sums and rows have been read
   }
 }
 
@@ -122,10 +138,11 @@ void launch_gate_up(const LinearParams& p, const MoeGrouping& g, bf16* act, int 
   const int warps = ceil_div(segments, shape.segments_per_warp),
             needed = ceil_div(shape.segments_per_warp * p.segment, kSlotFragments<kFp8>);
   shape.tokens = few_group_tokens(p);
-  const int column_bytes = ColumnBuffers<kFp8, 1>::elements(shape.tokens) * 2, sum_bytes = sum_bytes_per_token * shape.tokens;
+  const int sum_bytes = (sum_bytes_per_token * shape.tokens + 127) / 128 * 128;
   shape.slots = std::min(kGateUpSlots, needed);
-  const LaunchShape launch_shape{dim3(u(F / kFragmentRows), u(p.groups.num_active_bound)), dim3(u(32 * warps)),
-                                 static_cast<std::size_t>(sum_bytes + warps * (WeightRing<kFp8, 2>::bytes(shape.slots) + column_bytes))};
+  const LaunchShape launch_shape{
+      dim3(u(F / kFragmentRows), u(p.groups.num_active_bound)), dim3(u(32 * warps)),
+      static_cast<std::size_t>(sum_bytes + gate_up_row_bytes(p, shape.tokens) + warps * WeightRing<kFp8, 2>::bytes(shape.slots))};
   if (launch_shape.shared_bytes > 48 * 1024) allow_shared("moe_gate_up", moe_gate_up_kernel<kFp8>, launch_shape.shared_bytes);
   launch(linear_tag("moe_gate_up", p, kFp8, stream), moe_gate_up_kernel<kFp8>, launch_shape, stream, p, shape, g.records, F, act, ld_act);
 }
