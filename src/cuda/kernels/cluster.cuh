@@ -44,6 +44,38 @@ __device__ __forceinline__ void put_peer_value(float* here, int rank, float valu
 #endif
 }
 
+// Where block `rank` of the cluster has what this block has at `here`, as the next two take it.
+__device__ __forceinline__ unsigned peer_place(const void* here, int rank) {
+  unsigned there = 0;
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+               : "=r"(there)
+               : "r"(static_cast<unsigned>(__cvta_generic_to_shared(here))), "r"(rank));
+#endif
+  return there;
+}
+// Two floats to a peer, which count as 8 bytes of its barrier: it waits for what it needs instead of for the others.
+__device__ __forceinline__ void send_pair(unsigned there, unsigned barrier, float first, float second) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(there), "f"(first),
+               "f"(second), "r"(barrier)
+               : "memory");
+#endif
+}
+// Returns once all bytes of the first phase of this block's barrier are there.
+__device__ __forceinline__ void wait_for_peers(unsigned barrier) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], 0;\n"
+      "@!done bra again;\n"
+      "}\n" ::"r"(barrier)
+      : "memory");
+#endif
+}
+
 // A value of 32 or 64 bits at the same place in the shared memory of block `rank` of the cluster.
 template <class T>
 __device__ __forceinline__ T peer_value(const T* here, int rank) {

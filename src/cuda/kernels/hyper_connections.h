@@ -48,8 +48,8 @@ void hc_inject_norm_rows(const HcShape& s, int T, const bf16* inject, const bf16
 // normed = rms_norm of the next mix; inject null: norm only.
 void hc_inject_norm(const HcShape& s, int T, const bf16* inject, const bf16* y, bf16* h, const float* scale, bf16* normed,
                     const Stream& stream);
-// The most rows: hc_down takes kHcFewRows, without it the limit is that of linear_sums; none of more than kHcFewStreams streams.
-inline constexpr int kHcFewRows = 64, kHcFewStreams = 8;
+// The most rows: hc_down takes kHcFewRows, without it the limit is that of linear_sums.
+inline constexpr int kHcFewRows = 64;
 int hc_few_rows(const HcShape& s, const Stream& stream);
 // hc_inject_norm and hc_down in one, for very few rows; the streams and injection weights that it reads and those that it writes lie apart.
 // False where it does not apply: then nothing has been launched.
