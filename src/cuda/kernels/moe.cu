@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kThreads) moe_finish_kernel(int T, int EK, int
   if (i >= T * pieces) return;
   const int t = i / pieces, p = i % pieces;
   Eight sum = {};
-#pragma unroll 5
+#pragma unroll 10
   for (int k = 0; k < EK; ++k) {
     const int row = checked(place[t * EK + k], T * EK);
     const float weight = weights[weight_of(t * EK + k, EK)];
