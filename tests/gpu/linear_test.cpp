@@ -89,7 +89,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{40, 320, 400, false}, Case{200, 1100, 300, true}, Case{384, 896, 129, true, 16}, Case{130, 1000, 255, true, 16},
                       Case{12808, 300, 17, false},  // so wide that 17 rows take them, too
                       // More strips of 16 outputs than multiprocessors, or than clusters of them; a last segment that is short.
-                      Case{4300, 2560, 30, false}, Case{2200, 2496, 7, false}, Case{1100, 6144, 31, false}, Case{600, 2624, 12, false}),
+                      Case{4300, 2560, 30, false}, Case{2200, 2496, 7, false}, Case{1100, 6144, 31, false}, Case{600, 2624, 12, false},
+                      Case{48, 6144, 9, false}),
     [](const auto& test) {
       return std::to_string(test.param.N) + "_by_" + std::to_string(test.param.K) + "_rows_" + std::to_string(test.param.T) +
              (test.param.fp8 ? "_fp8" : "_bf16") + (test.param.scale_rows > 1 ? "_shared_scales" : "");
