@@ -31,8 +31,9 @@ struct PrefixCache::Block {
   std::uint64_t hash = 0;
   std::vector<int> tokens;
   int page = -1;                // one reference, while an entry on the device needs it
-  std::vector<std::byte> host;  // the page's contents, while only entries on the host need it
-  int device_users = 0;         // entries of either tier that pass through
+  std::vector<std::byte> host;  // the page's contents, while only entries on the host need it: then on_host
+  bool on_host = false;
+  int device_users = 0;  // entries of either tier that pass through
   int users = 0;
   std::vector<Entry*> entries;  // that end in this block
 };
@@ -235,8 +236,7 @@ void PrefixCache::add(std::string_view salt, std::span<const int> tokens, int sl
       block->page = pages[first / block_tokens];
       pool_->share_page(block->page);
       ++stats_.device_pages;
-      stats_.host_bytes -= block->host.size();
-      block->host = {};
+      forget_host(*block);
     }
     ++block->users;
     ++block->device_users;
@@ -269,6 +269,22 @@ bool PrefixCache::evict_one() {
   return true;
 }
 
+std::size_t PrefixCache::host_bytes_of(const Entry& entry) const {
+  const StateLayout& layout = pool_->layout();
+  return kEntryBytes + entry.salt.size() + entry.chain.size() * sizeof(Block*) + entry.tail.size() * sizeof(int) + layout.slot_bytes +
+         (entry.tail.empty() ? 0 : layout.page_bytes);
+}
+
+std::size_t PrefixCache::host_bytes_of(const Block& block) const {
+  return kBlockBytes + block.tokens.size() * sizeof(int) + pool_->layout().page_bytes;
+}
+
+void PrefixCache::forget_host(Block& block) {
+  if (!std::exchange(block.on_host, false)) return;
+  block.host = {};
+  stats_.host_bytes -= host_bytes_of(block);
+}
+
 bool PrefixCache::make_host_room(std::size_t bytes) {
   while (stats_.host_bytes + bytes > limits_.host_bytes) {
     Entry* entry = least_recent(false);
@@ -281,8 +297,8 @@ bool PrefixCache::make_host_room(std::size_t bytes) {
 
 void PrefixCache::demote(Entry& entry) {
   const StateLayout& layout = pool_->layout();
-  std::size_t bytes = layout.slot_bytes + (entry.tail.empty() ? 0 : layout.page_bytes);
-  for (const Block* block : entry.blocks()) bytes += block->device_users == 1 ? layout.page_bytes : 0;
+  std::size_t bytes = host_bytes_of(entry);
+  for (const Block* block : entry.blocks()) bytes += block->device_users == 1 ? host_bytes_of(*block) : 0;
   if (bytes > limits_.host_bytes || !make_host_room(bytes)) {
     drop(entry);
     ++stats_.evictions;
@@ -294,7 +310,7 @@ void PrefixCache::demote(Entry& entry) {
     entry.host_tail.resize(layout.page_bytes);
     pool_->backend().read_page(entry.tail_page, entry.host_tail);
   }
-  stats_.host_bytes += entry.host_slot.size() + entry.host_tail.size();
+  stats_.host_bytes += host_bytes_of(entry);
   release_device_part(entry);
   ++stats_.host_entries;
   ++stats_.demotions;
@@ -316,7 +332,8 @@ void PrefixCache::leave_device(Block& block) {
   if (block.users > 0) {
     block.host.resize(pool_->layout().page_bytes);
     pool_->backend().read_page(block.page, block.host);
-    stats_.host_bytes += block.host.size();
+    block.on_host = true;
+    stats_.host_bytes += host_bytes_of(block);
   }
   pool_->release_page(std::exchange(block.page, -1));
   --stats_.device_pages;
@@ -329,11 +346,11 @@ void PrefixCache::drop(Entry& entry) {
   if (was_on_device) {
     release_device_part(entry);
   } else {
-    stats_.host_bytes -= entry.host_slot.size() + entry.host_tail.size();
+    stats_.host_bytes -= host_bytes_of(entry);
     --stats_.host_entries;
   }
   for (std::size_t i = entry.chain.size(); i-- > 1 && entry.chain[i]->users == 0;) {
-    stats_.host_bytes -= entry.chain[i]->host.size();
+    forget_host(*entry.chain[i]);
     const auto [begin, end] = blocks_.equal_range(entry.chain[i]->hash);
     blocks_.erase(std::find_if(begin, end, [&](const auto& known) { return known.second.get() == entry.chain[i]; }));
   }

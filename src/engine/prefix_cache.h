@@ -45,6 +45,9 @@ class PrefixCache {
   struct Entry;
 
  public:
+  // What an entry and a block of it take on the host besides state, tokens and salt; counts towards the limit.
+  static constexpr std::size_t kEntryBytes = 384, kBlockBytes = 256;
+
   // The longest entry that a prompt extends. Valid until the cache changes.
   class Match {
    public:
@@ -105,6 +108,9 @@ class PrefixCache {
   void demote(Entry& entry);
   void drop(Entry& entry);
   void leave_device(Block& block);
+  std::size_t host_bytes_of(const Entry& entry) const;
+  std::size_t host_bytes_of(const Block& block) const;
+  void forget_host(Block& block);
   bool make_host_room(std::size_t bytes);
   void release_device_part(Entry& entry);
   int missing_pages(const Entry& entry) const;

@@ -125,7 +125,7 @@ TEST(engine, random_schedules_over_a_scripted_backend) {
                                        .max_rows = 1 + static_cast<int>(random() % 40)};
     EngineOptions options;
     options.snapshot_slots = static_cast<int>(random() % static_cast<unsigned>(sizes.num_slots));
-    options.host_cache_bytes = (random() % 3) * 800;
+    options.host_cache_bytes = (random() % 3) * 8000;
     options.max_prefill_rows = static_cast<int>(random() % 3) * 7;
     options.max_scored_rows = 1 + static_cast<int>(random() % 20);
     options.snapshots = {.interval_tokens = 8 << (random() % 3), .max_points = static_cast<int>(random() % 4)};

@@ -139,7 +139,7 @@ TEST(engine_core, many_at_once_answer_as_each_alone) {
 
 TEST(engine_core, preemption_changes_no_token_and_repeats_none) {
   for (const int snapshot_slots : {0, 2}) {
-    for (const std::size_t host_bytes : {std::size_t{0}, std::size_t{4096}}) {
+    for (const std::size_t host_bytes : {std::size_t{0}, std::size_t{16384}}) {
       Rig rig({.num_slots = 6, .num_pages = 9, .max_rows = 24}, {.snapshot_slots = snapshot_slots, .host_cache_bytes = host_bytes});
       std::vector<EngineRequest> requests;
       std::vector<std::shared_ptr<RecordingSink>> sinks;
@@ -157,7 +157,7 @@ TEST(engine_core, preemption_changes_no_token_and_repeats_none) {
 }
 
 TEST(engine_core, a_full_cache_makes_way_for_a_long_prompt) {
-  Rig rig({.max_positions = 128, .num_slots = 8, .num_pages = 16, .max_rows = 32}, {.snapshot_slots = 5, .host_cache_bytes = 2000});
+  Rig rig({.max_positions = 128, .num_slots = 8, .num_pages = 16, .max_rows = 32}, {.snapshot_slots = 5, .host_cache_bytes = 8000});
   for (int i = 0; i < 4; ++i) rig.add(request_of(counted(13 * i, 20), 8));
   rig.run();
   EXPECT_GT(rig.core->stats().prefix_cache.device_entries, 0);

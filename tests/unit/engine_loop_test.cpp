@@ -130,7 +130,7 @@ TEST(engine_loop, cancelling_gives_the_text_that_was_held_back) {
 }
 
 TEST(engine_loop, many_threads_submit_and_cancel) {
-  Rig rig({.vocab_size = kVocab, .num_slots = 6, .num_pages = 40}, {.snapshot_slots = 2, .host_cache_bytes = 1000, .max_waiting = 0});
+  Rig rig({.vocab_size = kVocab, .num_slots = 6, .num_pages = 40}, {.snapshot_slots = 2, .host_cache_bytes = 4000, .max_waiting = 0});
   constexpr int kThreads = 4, kRequests = 30;
   std::atomic<int> terminals = 0, finished = 0;
   std::vector<std::thread> clients;

@@ -14,6 +14,11 @@ using testing::ScriptedBackend;
 
 constexpr int kPage = 8;
 constexpr std::size_t kSlotBytes = sizeof(int), kPageBytes = kPage * sizeof(int);
+// On the host: a block with its tokens; an entry that ends after so many of them, with its way from the root and a tail.
+constexpr std::size_t kBlockOnHost = PrefixCache::kBlockBytes + kPage * sizeof(int) + kPageBytes;
+constexpr std::size_t entry_on_host(std::size_t blocks, std::size_t tail) {
+  return PrefixCache::kEntryBytes + (blocks + 1) * sizeof(void*) + tail * sizeof(int) + kSlotBytes + (tail > 0 ? kPageBytes : 0);
+}
 
 std::vector<int> counted(int first, int count) {
   std::vector<int> ids;
@@ -163,7 +168,7 @@ TEST(prefix_cache, the_second_tier_keeps_slot_and_pages_together) {
   PrefixCacheStats stats = rig.cache->stats();
   EXPECT_EQ(stats.device_entries, 1);
   EXPECT_EQ(stats.host_entries, 1);
-  EXPECT_EQ(stats.host_bytes, kSlotBytes + 3 * kPageBytes);
+  EXPECT_EQ(stats.host_bytes, entry_on_host(2, 5) + 2 * kBlockOnHost);
   EXPECT_EQ(rig.pool.free_pages(), 64 - 2) << "the pages of the first left the device";
   const std::vector<int> longer = joined(a, counted(70, 9));
   EXPECT_EQ(rig.run(longer), 21);
@@ -175,7 +180,7 @@ TEST(prefix_cache, the_second_tier_keeps_slot_and_pages_together) {
 }
 
 TEST(prefix_cache, host_bytes_are_a_limit_and_shared_blocks_count_once) {
-  const std::size_t limit = 2 * kSlotBytes + 4 * kPageBytes;
+  const std::size_t limit = entry_on_host(2, 0) + entry_on_host(3, 0) + 4 * kBlockOnHost;
   Rig rig({.device_slots = 1, .host_bytes = limit});
   const std::vector<int> a = counted(1, 16);
   rig.run(a);
@@ -183,7 +188,7 @@ TEST(prefix_cache, host_bytes_are_a_limit_and_shared_blocks_count_once) {
   rig.run(counted(201, 8));  // both of the lineage are now on the host
   PrefixCacheStats stats = rig.cache->stats();
   EXPECT_EQ(stats.host_entries, 2);
-  EXPECT_EQ(stats.host_bytes, 2 * kSlotBytes + 3 * kPageBytes);
+  EXPECT_EQ(stats.host_bytes, entry_on_host(2, 0) + entry_on_host(3, 0) + 3 * kBlockOnHost);
   for (int i = 0; i < 10; ++i) {
     rig.run(counted(300 + 20 * i, 9));
     EXPECT_LE(rig.cache->stats().host_bytes, limit);
@@ -238,7 +243,7 @@ TEST(prefix_cache, resuming_from_the_host_makes_room_or_refuses_whole) {
 }
 
 TEST(prefix_cache, an_entry_that_is_being_read_makes_no_room_for_another) {
-  Rig rig({.device_slots = 1, .host_bytes = kSlotBytes + 3 * kPageBytes}, 5);  // one of them on the host
+  Rig rig({.device_slots = 1, .host_bytes = entry_on_host(3, 0) + 3 * kBlockOnHost}, 5);  // one of them on the host
   const std::vector<int> a = counted(1, 24), b = counted(101, 24);
   rig.run(a);
   EXPECT_TRUE(rig.cache->evict_one());
@@ -305,7 +310,7 @@ TEST(prefix_cache, off_keeps_nothing) {
 TEST(prefix_cache, random_traffic) {
   std::mt19937 random(7);
   for (int round = 0; round < 30; ++round) {
-    const PrefixCacheLimits limits{.device_slots = 1 + static_cast<int>(random() % 5), .host_bytes = (random() % 3) * 300};
+    const PrefixCacheLimits limits{.device_slots = 1 + static_cast<int>(random() % 5), .host_bytes = (random() % 3) * 5000};
     Rig rig(limits, 40, 12);
     std::vector<std::vector<int>> known{{1, 2, 3}};
     for (int i = 0; i < 60; ++i) {
