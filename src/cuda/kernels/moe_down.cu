@@ -1,6 +1,5 @@
 // moe_down_few (contract in moe.h): a warp multiplies 16 outputs of an expert, or of the shared one, at a time, with the weights of the
-// next on their way; then moe_finish adds up the pairs. Loops stay loops: a step of one row runs through this code once, at the speed at
-// which instructions come from L2.
+// next on their way; then moe_finish adds up the pairs.
 #include <algorithm>
 
 #include "base/error.h"
