@@ -58,11 +58,13 @@ def read_all(connections):
                 left -= 1
 
 
-def free_tokens(path, streams, tokens=2000):
-    """Tokens a second of all streams together, from a model that costs nothing."""
+def free_tokens(path, streams, tokens=2000, step_us=320):
+    """Tokens a second of all streams together, from a model that costs nothing but a wait: without it the server leaves its readers here
+    behind and cuts them off."""
     rates = []
     with Server("--free", "--max-num-seqs", str(streams), "--kv-cache-tokens", "1m", "--prefix-cache-slots", "0",
                 command=[ARGS.scripted]) as server:
+        Scripted.tell(server, f"delay {step_us}")
         for _ in range(ROUNDS):
             body = {"max_tokens": tokens, "ignore_eos": True, "stream": True, "temperature": 0}
             body.update({"prompt": "Who"} if path == "/v1/completions" else {"messages": user("Who")})
@@ -76,23 +78,24 @@ def free_tokens(path, streams, tokens=2000):
             rates.append((streams * tokens / seconds, 1e6 * used / (streams * tokens)))
         failed = server.metric("tetrad:requests_failed_total")
         assert failed == 0, failed
-    return {"endpoint": path, "streams": streams, "tokens_each": tokens, "tokens_per_s": spread([rate for rate, _ in rates], 0),
+    return {"endpoint": path, "streams": streams, "tokens_each": tokens, "step_us": step_us, "tokens_per_s": spread([rate for rate, _ in rates], 0),
             "server_cpu_us_per_token": spread([cpu for _, cpu in rates], 2)}
 
 
-def run_us_per_token(tokens):
+def run_us_per_token(tokens, threads):
     done = subprocess.run([ARGS.tetrad, "run", "-m", ARGS.model, "-p", "Who are you?", "--raw", "--temp", "0", "--max-tokens", str(tokens),
-                           *(flag for id_ in STOP_IDS for flag in ("--logit-bias", f"{id_}:-100"))], capture_output=True, text=True, timeout=PATIENCE, check=True)
+                           "--threads", str(threads), *(flag for id_ in STOP_IDS for flag in ("--logit-bias", f"{id_}:-100"))], capture_output=True, text=True, timeout=PATIENCE, check=True)
     steps, seconds = re.search(r"(\d+) steps in ([\d.]+) s", done.stderr).groups()
     return 1e6 * float(seconds) / int(steps)
 
 
-def added_by_server(tokens=1000):
-    """Time of a token of one stream, and of `tetrad run`, in turn."""
+def added_by_server(threads, tokens=1000):
+    """Time of a token of one stream, and of `tetrad run`, in turn. Who reads the stream wants a processor, too: with a thread for each the
+    model shares one with it."""
     served, alone = [], []
-    with Server("--prefix-cache-slots", "0") as server:
+    with Server("--prefix-cache-slots", "0", "--threads", str(threads)) as server:
         for _ in range(ROUNDS):
-            alone.append(run_us_per_token(tokens))
+            alone.append(run_us_per_token(tokens, threads))
             body = {"prompt": "Who are you?", "max_tokens": tokens, "stream": True, "temperature": 0,
                     "logit_bias": {str(id_): -100 for id_ in STOP_IDS}}
             before = server.metric("vllm:request_decode_time_seconds_sum")
@@ -100,7 +103,7 @@ def added_by_server(tokens=1000):
                 read_all([connection])
             served.append(1e6 * (server.metric("vllm:request_decode_time_seconds_sum") - before) / (tokens - 1))
     ratios = [a / b for a, b in zip(served, alone)]
-    return {"tokens": tokens, "run_us_per_token": spread(alone, 1), "served_us_per_token": spread(served, 1), "ratio": spread(ratios)}
+    return {"tokens": tokens, "threads": threads, "run_us_per_token": spread(alone, 1), "served_us_per_token": spread(served, 1), "ratio": spread(ratios)}
 
 
 def warm_prefix(tokens=1000):
@@ -123,7 +126,7 @@ def warm_prefix(tokens=1000):
 def main():
     result = {"benchmark": "server", "idle_streams": idle_streams(),
               "free_engine": [free_tokens("/v1/chat/completions", 32), free_tokens("/v1/completions", 32)],
-              "added_by_server": added_by_server(), "warm_prefix": warm_prefix()}
+              "added_by_server": [added_by_server(1), added_by_server(2)], "warm_prefix": warm_prefix()}
     text = json.dumps(result, indent=1)
     print(text)
     if ARGS.tests:

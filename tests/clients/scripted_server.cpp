@@ -171,6 +171,7 @@ class FreeBackend final : public ScriptedBackend {
     }
     return {};
   }
+  int kept_logit_rows() const override { return 0; }
   void clear_slot(int) override {}
   void copy_slot(int, int) override {}
 
