@@ -15,12 +15,14 @@ constexpr int kWarps = 8, kThreads = 32 * kWarps;
 constexpr int kHcInjectRows = 4, kStreamRanks = 4;                           // of hc_inject_down: a block has a stream
 constexpr int kStrips = 2, kBlockSegments = kWarps / kStrips;                // of hc_down: a warp has a segment of a strip
 constexpr int kSegments = kClusterBlocks * kBlockSegments, kOwnOutputs = 4;  // of a cluster at most; that a block adds up
-constexpr int kHalf = kSegmentFragments / 2, kSegmentColumns = kSegmentFragments * kFragmentColumns;
+constexpr int kSegmentColumns = kSegmentFragments * kFragmentColumns;
 
 // Rows of shared memory of so many columns: eight rows of a column fall into different banks.
 __host__ __device__ constexpr int row_stride(int columns) { return columns + 8; }
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+
+constexpr int kHalf = kSegmentFragments / 2;  // of a segment's fragments: their columns come in two parts
 
 // The sums of all segments for the four outputs that a block adds up: [segments][kOwnOutputs][kStride].
 template <int kTokenTiles>
