@@ -5,9 +5,12 @@
 //   Inputs    h [T, HC, D] bf16; norm scale [HC*D] f32 (1 + w); low_logits [T, LR + HC] bf16 rows ld apart; gate logits [T, HC*D] bf16
 //   Output    normed [T, HC*D]; low [T, LR]; inject [T, HC]; x [T, D], all bf16; h in place
 //   Rounding  bf16 after the norm, after / HC, after silu and sigmoid, each product of the mean, the mean, each product and sum of inject
-//   Order     sums of squares: 256 strided threads, then a fixed tree; streams ascending; independent of T
+//   Order     sums of squares: 256 strided threads, then a fixed tree; streams ascending; independent of T. hc_down and hc_up_mean add as
+//             linear does
 //   NaN       passes through
-//   Launch    hc_norm grid (T, HC) of 256 threads; the others one thread per eight elements, or per element where D is no multiple of 8
+//   Launch    hc_norm grid (T, HC) of 256 threads; the others one thread per eight elements, or per element where D is no multiple of 8;
+//             hc_down: eight blocks, a cluster, to 32 outputs of up to 32 rows; hc_inject_down: four to 16 outputs, a stream each;
+//             hc_up_mean: a block to 16 elements of x of up to 64 rows. There a warp has a segment of 16 outputs in registers
 //   Bytes     hc_norm and hc_mean 4*HC*D, hc_inject 4*HC*D + 2*D, hc_inject_norm_rows 6*HC*D + 2*D per row
 //   Oracle    cpu::hc_mix, cpu::hc_inject
 //   Tests     gpu/hyper_connections_test, gpu/hyper_connections_few_test; properties/state_test on the device; verify:
