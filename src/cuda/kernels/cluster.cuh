@@ -31,20 +31,7 @@ __device__ __forceinline__ void cluster_wait_started() {
 #endif
 }
 
-// A float to the same place in the shared memory of block `rank` of the cluster.
-__device__ __forceinline__ void put_peer_value(float* here, int rank, float value) {
-#if __CUDA_ARCH__ >= 900
-  unsigned there;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
-               : "=r"(there)
-               : "r"(static_cast<unsigned>(__cvta_generic_to_shared(here))), "r"(rank));
-  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(there), "f"(value) : "memory");
-#else
-  *here = value;
-#endif
-}
-
-// Where block `rank` of the cluster has what this block has at `here`, as the next two take it.
+// Where block `rank` of the cluster has what this block has at `here`, as instructions for peers take it.
 __device__ __forceinline__ unsigned peer_place(const void* here, int rank) {
   unsigned there = 0;
 #if __CUDA_ARCH__ >= 900
@@ -54,6 +41,16 @@ __device__ __forceinline__ unsigned peer_place(const void* here, int rank) {
 #endif
   return there;
 }
+
+// A float to the same place in the shared memory of block `rank` of the cluster.
+__device__ __forceinline__ void put_peer_value(float* here, int rank, float value) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(peer_place(here, rank)), "f"(value) : "memory");
+#else
+  *here = value;
+#endif
+}
+
 // Two floats to a peer, which count as 8 bytes of its barrier: it waits for what it needs instead of for the others.
 __device__ __forceinline__ void send_pair(unsigned there, unsigned barrier, float first, float second) {
 #if __CUDA_ARCH__ >= 900
@@ -81,10 +78,7 @@ template <class T>
 __device__ __forceinline__ T peer_value(const T* here, int rank) {
   static_assert(sizeof(T) == 4 || (sizeof(T) == 8 && !__is_same(T, double)));
 #if __CUDA_ARCH__ >= 900
-  unsigned there;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
-               : "=r"(there)
-               : "r"(static_cast<unsigned>(__cvta_generic_to_shared(here))), "r"(rank));
+  const unsigned there = peer_place(here, rank);
   if constexpr (sizeof(T) == 8) {
     unsigned long long bits;
     asm volatile("ld.shared::cluster.b64 %0, [%1];" : "=l"(bits) : "r"(there));

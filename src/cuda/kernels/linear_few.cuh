@@ -107,13 +107,6 @@ struct XColumns {
   static __host__ __device__ int size_of(int fragments, int tokens) { return tokens * stride_of(fragments) + 8; }
 
   __device__ __forceinline__ XColumns(bf16* memory, int fragments, int tokens) : rows(memory), stride(stride_of(fragments)), count(tokens) {
-    clear_behind();
-  }
-  // Rows `stride_` elements apart.
-  __device__ __forceinline__ XColumns(bf16* memory, int stride_, int tokens, int) : rows(memory), stride(stride_), count(tokens) {
-    clear_behind();
-  }
-  __device__ __forceinline__ void clear_behind() const {
     if (threadIdx.x % 32 == 0) *reinterpret_cast<uint4*>(rows + count * stride) = uint4{0, 0, 0, 0};
   }
   // Starts the copy of fragments [begin, end) of rows t0 ..; zeros past K. To be waited for with wait().
@@ -141,14 +134,6 @@ struct XColumns {
       x[i].load(t < count ? rows + t * stride + f * kFragmentColumns + lane / 8 * 8 : rows + count * stride);
     }
   }
-};
-
-// Columns that the block itself has put into shared memory: nothing to fetch.
-struct ReadyColumns : XColumns<1> {
-  __device__ __forceinline__ ReadyColumns(bf16* memory, int stride_, int tokens) : XColumns<1>(memory, stride_, tokens, 0) {}
-  template <class Row>
-  __device__ __forceinline__ void fetch(const Row&, int, int, int) {}
-  __device__ __forceinline__ void wait() const {}
 };
 
 // Whole rows that the block has put into shared memory; a slot's columns are those from its first fragment on.
