@@ -78,13 +78,14 @@ def free_tokens(path, streams, tokens=2000, step_us=320):
             rates.append((streams * tokens / seconds, 1e6 * used / (streams * tokens)))
         failed = server.metric("tetrad:requests_failed_total")
         assert failed == 0, failed
-    return {"endpoint": path, "streams": streams, "tokens_each": tokens, "step_us": step_us, "tokens_per_s": spread([rate for rate, _ in rates], 0),
-            "server_cpu_us_per_token": spread([cpu for _, cpu in rates], 2)}
+    return {"endpoint": path, "streams": streams, "tokens_each": tokens, "step_us": step_us,
+            "tokens_per_s": spread([rate for rate, _ in rates], 0), "server_cpu_us_per_token": spread([cpu for _, cpu in rates], 2)}
 
 
 def run_us_per_token(tokens, threads):
+    keep_on = [flag for id_ in STOP_IDS for flag in ("--logit-bias", f"{id_}:-100")]
     done = subprocess.run([ARGS.tetrad, "run", "-m", ARGS.model, "-p", "Who are you?", "--raw", "--temp", "0", "--max-tokens", str(tokens),
-                           "--threads", str(threads), *(flag for id_ in STOP_IDS for flag in ("--logit-bias", f"{id_}:-100"))], capture_output=True, text=True, timeout=PATIENCE, check=True)
+                           "--threads", str(threads), *keep_on], capture_output=True, text=True, timeout=PATIENCE, check=True)
     steps, seconds = re.search(r"(\d+) steps in ([\d.]+) s", done.stderr).groups()
     return 1e6 * float(seconds) / int(steps)
 
@@ -103,7 +104,8 @@ def added_by_server(threads, tokens=1000):
                 read_all([connection])
             served.append(1e6 * (server.metric("vllm:request_decode_time_seconds_sum") - before) / (tokens - 1))
     ratios = [a / b for a, b in zip(served, alone)]
-    return {"tokens": tokens, "threads": threads, "run_us_per_token": spread(alone, 1), "served_us_per_token": spread(served, 1), "ratio": spread(ratios)}
+    return {"tokens": tokens, "threads": threads, "run_us_per_token": spread(alone, 1), "served_us_per_token": spread(served, 1),
+            "ratio": spread(ratios)}
 
 
 def warm_prefix(tokens=1000):
