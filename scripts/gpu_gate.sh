@@ -71,7 +71,7 @@ run_checks() {
   done
   # Some shapes of the linears and one small model per tool: the tools slow a kernel down a hundredfold.
   local some='--gtest_filter=*Linear*:*near_those_of_the_cpu/rand_small:*near_those_of_the_cpu/variant_fp8'
-  some+=':-*12808_by*:*384_by*:*4300_by*:*2200_by*:*1100_by*:*rows_25*:*GroupedLinear*/5:*GroupedLinear*/6'
+  some+=':-*12808_by*:*384_by*:*6500_by*:*4300_by*:*2200_by*:*1100_by*:*rows_25*:*GroupedLinear*/5:*GroupedLinear*/6:*GroupedLinear*/7'
   for tool in memcheck racecheck synccheck initcheck; do
     check "sanitizer.$tool" compute-sanitizer --tool "$tool" --error-exitcode 9 "$tests" --gtest_brief=1 "$some"
   done

@@ -87,7 +87,10 @@ INSTANTIATE_TEST_SUITE_P(
                       // Tiles of 128 by 128 on tensor cores: rows just past a tile, outputs past one, K past a stage.
                       Case{130, 1000, 129, false}, Case{257, 712, 131, false}, Case{129, 649, 256, false}, Case{384, 970, 257, false},
                       Case{40, 320, 400, false}, Case{200, 1100, 300, true}, Case{384, 896, 129, true, 16}, Case{130, 1000, 255, true, 16},
-                      Case{12808, 300, 17, false},  // so wide that 17 rows take them, too
+                      // So wide that 17 rows take them, too, and that tiles of many rows are one wave.
+                      Case{12808, 300, 17, false}, Case{12808, 300, 190, false},
+                      // More tiles than multiprocessors, whole segments, and a rest.
+                      Case{12808, 640, 400, false}, Case{6500, 704, 700, false}, Case{6500, 512, 700, true, 16},
                       // More strips of 16 outputs than multiprocessors, or than clusters of them; a last segment that is short.
                       Case{4300, 2560, 30, false}, Case{2200, 2496, 7, false}, Case{1100, 6144, 31, false}, Case{600, 2624, 12, false},
                       Case{48, 6144, 9, false}),
@@ -107,8 +110,9 @@ TEST_P(GroupedLinear, equals_one_product_per_group) {
     bool fp8;
     int scale_rows;
   };
-  for (const auto& [N, K, fp8, scale_rows] : {Shape{40, 256, false, 1}, Shape{40, 256, true, 1}, Shape{136, 704, false, 1},
-                                              Shape{136, 704, true, 1}, Shape{144, 1000, true, 16}}) {
+  for (const auto& [N, K, fp8, scale_rows] :
+       {Shape{40, 256, false, 1}, Shape{40, 256, true, 1}, Shape{136, 704, false, 1}, Shape{136, 704, true, 1}, Shape{144, 1000, true, 16},
+        Shape{150, 2560, false, 1}, Shape{150, 2560, true, 16}}) {
     Stream stream;
     const test::Experts experts(E, N, K, fp8, 100, stream, 128, scale_rows);
     std::vector<int> first{0}, active, token;
@@ -162,7 +166,8 @@ TEST_P(GroupedLinear, equals_one_product_per_group) {
 INSTANTIATE_TEST_SUITE_P(sizes, GroupedLinear,
                          ::testing::Values(std::vector<int>{1}, std::vector<int>{0, 3, 0, 1}, std::vector<int>{9, 0, 17, 2},
                                            std::vector<int>{0, 140, 1, 40}, std::vector<int>{129, 128},
-                                           std::vector<int>{200, 1, 64, 65, 96, 97, 0, 150}, std::vector<int>{193, 2, 31, 63, 95, 128}));
+                                           std::vector<int>{200, 1, 64, 65, 96, 97, 0, 150}, std::vector<int>{193, 2, 31, 63, 95, 128},
+                                           std::vector<int>{170, 16, 145, 192, 176, 385}));
 
 }  // namespace
 }  // namespace tetrad::cuda

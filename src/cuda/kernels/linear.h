@@ -11,7 +11,8 @@
 //   Launch    few: grid (N/16, groups), one warp per segment up to 32; few outputs, 12 to 32 segments and up to 64 rows, where there are
 //             clusters: four blocks to 16 outputs, a warp a segment (linear_split); up to eight segments and 32 rows on Hopper: a block a
 //             multiprocessor, strips of 16 outputs in turn, a warp a segment whose rows it keeps (linear_stream); many: tiles of 128
-//             outputs by 128 rows (groups: 96) through all multiprocessors, 256 threads, wgmma where there is one
+//             outputs by 128 rows (groups: 96), 256 threads; where there is wgmma: by 32 to 192 rows, 256 threads that multiply and 128
+//             that load, through all multiprocessors
 //   Bytes     W once up to 16 rows (bandwidth-bound); 2*N*K*T operations above
 //   Oracle    cpu::matmul
 //   Tests     gpu/linear_test, gpu/index_trap_test
@@ -24,7 +25,7 @@ namespace tetrad::cuda {
 
 inline constexpr int kFragmentRows = 16, kFragmentColumns = 32;
 inline constexpr int kSegmentFragments = 10;  // fragments of 32 columns per segment of a bf16 weight
-inline constexpr int kGroupTileRows = 96;     // rows per tile of a group in the many-row kernels
+inline constexpr int kGroupTileRows = 192;    // rows per tile of a group in the many-row kernels
 
 // A weight [N, K] as the tensor cores take it: fragments of 16 rows by 32 columns, [ceil(N/16)][ceil(K/32)][lane][16 bf16 or codes], so
 // that a lane finds its operands of two multiply steps in one piece. Padding is zero. Does not own its memory.

@@ -8,6 +8,7 @@ namespace tetrad::cuda {
 namespace {
 
 constexpr int kTileN = 128, kTileT = 128, kStages = 4, kThreads = 256;
+constexpr int kGroupParts = (kGroupTileRows + kTileT - 1) / kTileT;  // tiles of this kernel in a tile of a group
 
 template <bool kFp8>
 struct Stage {
@@ -44,12 +45,14 @@ __global__ void __launch_bounds__(kThreads, 1) linear_many_kernel(const LinearPa
   LinearGroup g;
   int t0;
   if (grouped) {
-    if (static_cast<int>(blockIdx.y) >= *p.groups.num_tiles) return;
-    const int2 tile = p.groups.tiles[blockIdx.y];
+    const int index = blockIdx.y / kGroupParts, part = blockIdx.y % kGroupParts;
+    if (index >= *p.groups.num_tiles) return;
+    const int2 tile = p.groups.tiles[index];
     g = of_group(p, tile.x);
-    t0 = tile.y;
-    if (t0 < g.begin || t0 >= g.end) __trap();
-    g.end = min(g.end, t0 + kGroupTileRows);
+    if (tile.y < g.begin || tile.y >= g.end) __trap();
+    g.end = min(g.end, tile.y + kGroupTileRows);
+    t0 = tile.y + part * kTileT;
+    if (t0 >= g.end) return;
   } else {
     g = whole(p);
     t0 = blockIdx.y * kTileT;
@@ -126,7 +129,7 @@ template <bool kFp8>
 void launch_many(const LinearParams& p, const Stream& stream) {
   constexpr std::size_t kShared = kStages * sizeof(Stage<kFp8>);
   allow_shared("linear_many", linear_many_kernel<kFp8>, kShared);
-  const int tiles = p.groups.first != nullptr ? p.groups.num_tiles_bound : ceil_div(p.T, kTileT);
+  const int tiles = p.groups.first != nullptr ? kGroupParts * p.groups.num_tiles_bound : ceil_div(p.T, kTileT);
   launch(linear_tag("linear_many", p, kFp8, stream), linear_many_kernel<kFp8>,
          {dim3(static_cast<unsigned>(ceil_div(p.N, kTileN)), static_cast<unsigned>(tiles)), dim3(kThreads), kShared}, stream, p);
 }
