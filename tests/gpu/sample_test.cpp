@@ -95,7 +95,7 @@ struct SampleCase {
     choice.row = static_cast<int>(random() % (logits.size() / static_cast<std::size_t>(V)));
     if (random() % 16 == 0) choice.forced = any_id();
     choice.inverse_temperature = one_of(0.0f, 1.0f, 1.0f, 1.0f, 0.01f, 1.0f / 0.7f, 3.0f, 1e4f, kLargestScore);
-    choice.top_k = one_of(0, 0, 1, 2, 20, 50, 1000, std::max(V - 1, 0), V, V + 7);
+    choice.top_k = one_of(0, 0, 1, 2, 20, 50, 256, 257, 1000, std::max(V - 1, 0), V, V + 7);
     choice.top_p = one_of(std::uint64_t{0}, std::uint64_t{0}, std::uint64_t{1}, kAllOnes, kAllOnes - 2047, kAllOnes / 20 * 19, kAllOnes / 2,
                           std::uint64_t{1} << 60);
     choice.least_exponent = one_of(-kInfinite, -kInfinite, 0.0f, -0.05f, -3.0f, -30.0f, -1e-42f);
@@ -165,15 +165,12 @@ struct SampleCase {
   std::vector<std::vector<std::uint32_t>> masks;
 };
 
-// The plan of this device, one block with its scores in memory as older devices have it, and where there are clusters one of these so.
+// The plan of this device, one block with its scores in memory as older devices have it, or in shared memory where they are few, and where
+// there are clusters one of these with its scores in memory.
 std::vector<SamplePlan> plans(int V, const Stream& stream) {
-  std::vector<SamplePlan> all{sample_plan(V, stream)};
-  for (const int peers : {1, 8}) {
-    if (peers > 1 && !stream.overlaps()) continue;
-    SamplePlan plan{.peers = peers, .items = (V + peers * 1024 - 1) / (peers * 1024)};
-    plan.scratch_floats = static_cast<std::size_t>(peers * 1024 * plan.items);
-    all.push_back(plan);
-  }
+  std::vector<SamplePlan> all{sample_plan(V, stream), sample_plan(V, 1, false)};
+  if (V <= 8192) all.push_back(sample_plan(V, 1, true));
+  if (stream.overlaps()) all.push_back(sample_plan(V, 8, false));
   return all;
 }
 
@@ -230,6 +227,64 @@ TEST(sample, largest_vocabulary_of_equal_scores) {
   c.logits.assign(c.logits.size(), 2.0f);
   const auto expected = c.on_the_host();
   for (const SamplePlan& plan : plans(c.V, stream)) expect_same(c, c.on_the_device(plan, 64, stream), expected, "equal scores");
+}
+
+// One more or one fewer than a block finishes with (1024), and than it learns of (256), all of them the best or below one that is.
+TEST(sample, about_as_many_candidates_as_have_room) {
+  const Stream stream;
+  constexpr int kVocab = 40003;
+  SampleCase c(kVocab, 1, 1, 5);
+  c.logits.clear(), c.choices.clear(), c.holes.clear();
+  for (const int many : {255, 256, 257, 1023, 1024, 1025, 3000}) {
+    for (const float best : {4.0f, 4.5f}) {
+      std::vector<float> row(kVocab, -1.0f);
+      for (int i = 0; i < many; ++i) row[static_cast<std::size_t>(i * 13)] = 4.0f;
+      row[39000] = best;
+      c.logits.insert(c.logits.end(), row.begin(), row.end());
+      for (const int top_k : {0, 1, 20, 255, 256, 257, 1022, 1024, 1025, 3000})
+        for (const std::uint64_t top_p : {std::uint64_t{0}, kAllOnes / 100 * 99, kAllOnes / 10 * 9, kAllOnes / 1000})
+          c.choices.push_back({.row = c.num_rows() - 1, .inverse_temperature = 1.0f, .top_k = top_k, .top_p = top_p, .random = c.random()});
+    }
+  }
+  c.adjustments.assign(c.choices.size(), {}), c.masks.assign(c.choices.size(), {});
+  const auto expected = c.on_the_host();
+  for (const SamplePlan& plan : plans(kVocab, stream)) expect_same(c, c.on_the_device(plan, 64, stream), expected, "many equal ones");
+}
+
+// Equal scores on both sides of where a block's part ends, and a warp's.
+TEST(sample, ties_across_borders_go_to_the_lower_ids) {
+  const Stream stream;
+  constexpr int kVocab = 40000, kBlockIds = 8192, kWarpIds = 256;
+  ASSERT_EQ(sample_plan(kVocab, 8, false).items * 1024, kBlockIds);
+  SampleCase c(kVocab, 1, 1, 6);
+  c.logits.assign(kVocab, -1.0f), c.choices.clear(), c.holes.clear();
+  for (const int border : {kBlockIds, 2 * kBlockIds, 4 * kBlockIds, kWarpIds, kBlockIds + kWarpIds})
+    for (int id = border - 2; id < border + 2; ++id) c.logits[static_cast<std::size_t>(id)] = 5.0f;
+  for (int top_k = 0; top_k < 23; ++top_k)
+    for (const std::uint64_t top_p : {std::uint64_t{0}, kAllOnes / 10 * 9, kAllOnes / 4})
+      for (const std::uint64_t random : {std::uint64_t{0}, kAllOnes, kAllOnes / 3})
+        c.choices.push_back({.inverse_temperature = 2.0f, .top_k = top_k, .top_p = top_p, .random = random});
+  c.adjustments.assign(c.choices.size(), {}), c.masks.assign(c.choices.size(), {});
+  const auto expected = c.on_the_host();
+  for (const SamplePlan& plan : plans(kVocab, stream)) expect_same(c, c.on_the_device(plan, 64, stream), expected, "ties");
+}
+
+// Flat rows, top-p alone: nearly all ids stay. One row to more than a launch takes.
+TEST(sample, flat_rows_of_any_number) {
+  const Stream stream;
+  constexpr int kVocab = 100002;
+  SampleCase c(kVocab, 1, 1, 8);
+  c.logits.clear();
+  std::normal_distribution<float> normal(0, 0.02f);
+  for (int i = 0; i < 3 * kVocab; ++i) c.logits.push_back(i < 2 * kVocab ? normal(c.random) : 0.25f);
+  for (const int count : {1, 2, 31, 67}) {
+    c.choices.clear();
+    for (int i = 0; i < count; ++i)
+      c.choices.push_back({.row = i % 3, .inverse_temperature = 1.0f, .top_p = kAllOnes / 100 * 99, .random = c.random()});
+    c.adjustments.assign(c.choices.size(), {}), c.masks.assign(c.choices.size(), {});
+    const auto expected = c.on_the_host();
+    for (const SamplePlan& plan : plans(kVocab, stream)) expect_same(c, c.on_the_device(plan, 64, stream), expected, "flat");
+  }
 }
 
 TEST(sample, writes_its_answers_and_nothing_else) {

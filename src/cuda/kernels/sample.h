@@ -7,12 +7,16 @@
 //   NaN       a row with a NaN or plus infinity gives kUnsound with the first of them; the other choices are unaffected
 //   Order     makes no difference: maxima, counts and integer sums. Of equal scores the lower id first, ids drawn in ascending order
 //   Traps     row, mask, adjustments or an adjusted id out of range
+//   Selection  the k-th largest of the best scores of 256 groups of ids is one that at least k scores reach. Where no more than 1024
+//             reach it, these go to the first block, which sorts them, cuts by top-k and top-p, and draws: for top-k up to 256, and for
+//             top-p alone with k = 192 where they have the mass that it wants. All else, in ever narrower ranges of scores: counts or
+//             weights of 1024 bins, by score first, then by key
 //   Bytes     4 V per choice from memory, the mask, and 16 per adjustment and block. Passes over the scores, in shared memory (scratch: in
-//             the L2): read 1, facts 1, masses 1, draw 1/256; top-k and top-p 2 each, and 2 for every further range (bins by score first,
-//             then by key: at most 4 more). Greedy: the first two
-//   Launch    a cluster of 8 blocks per choice where there are clusters, elsewhere one block; 1024 threads, 22 KiB of shared memory, and
-//             4 bytes per score where that fits, otherwise scores lie in the scratch of sample_plan. No room for candidates is needed, so
-//             none can be short
+//             the L2): read 1, best scores 1; greedy 1 more. From few: one by the warps that have some, weights 1 with top-p alone.
+//             Else: top-k and top-p 2 each, and 2 for every further range (at most 4 more), draw 1 and 1/256
+//   Launch    a cluster of 8 blocks per choice where there are clusters, elsewhere one block; 1024 threads, 37 KiB of shared memory, and
+//             4 bytes per score where that fits, otherwise scores lie in the scratch of sample_plan. Candidates for which the first
+//             block has no room are chosen from in ranges, so none can be short
 //   Oracle    RowChooser
 //   Tests     gpu/sample_test, gpu/index_trap_test
 #include <cstddef>
@@ -47,7 +51,7 @@ struct SampleArgs {
 // How the scores of a row lie on this device.
 struct SamplePlan {
   int peers = 1;                   // blocks per choice
-  int items = 0;                   // scores per thread
+  int items = 0;                   // scores per thread, a multiple of 4
   std::size_t shared_bytes = 0;    // scores of a block, in shared memory; 0: in the scratch
   std::size_t scratch_floats = 0;  // per choice
 };
@@ -57,6 +61,8 @@ inline constexpr int kSampleMostIds = 1 << 18;
 
 // V in [1, kSampleMostIds].
 SamplePlan sample_plan(int V, const Stream& stream);
+// With so many blocks per choice: 1, or 8 where there are clusters; scores in shared memory, where that is allowed, or in the scratch.
+SamplePlan sample_plan(int V, int peers, bool in_shared);
 // No choices are a no-op. The plan is that of V and this device.
 void sample(const SampleArgs& a, const SamplePlan& plan, const Stream& stream);
 
