@@ -90,7 +90,7 @@ INSTANTIATE_TEST_SUITE_P(
                       // So wide that 17 rows take them, too, and that tiles of many rows are one wave.
                       Case{12808, 300, 17, false}, Case{12808, 300, 190, false},
                       // More tiles than multiprocessors, whole segments, and a rest.
-                      Case{12808, 640, 400, false}, Case{6500, 704, 700, false}, Case{6500, 512, 700, true, 16},
+                      Case{6500, 640, 400, false}, Case{6500, 704, 400, false}, Case{6500, 512, 400, true, 16},
                       // More strips of 16 outputs than multiprocessors, or than clusters of them; a last segment that is short.
                       Case{4300, 2560, 30, false}, Case{2200, 2496, 7, false}, Case{1100, 6144, 31, false}, Case{600, 2624, 12, false},
                       Case{48, 6144, 9, false}),
