@@ -31,28 +31,35 @@ __device__ __forceinline__ void hc_store_low(const HcShape& s, float sum, int t,
     inject[t * s.HC + j - s.LR] = hc_injection(v);
 }
 
-inline constexpr int kInjectKept = 12;  // elements of a stream that a thread of 256 keeps between the two passes of inject and norm
+inline constexpr int kInjectThreads = 256;  // to a stream, where a thread keeps its elements between the two passes of inject and norm
+inline constexpr int kInjectKept = 12;      // at most so many
+inline constexpr int kInjectWhole = 10;     // of a stream that all threads share evenly, so that nobody asks where it ends
 
 // An element of a stream with the injection of the sub-block before it.
 __device__ __forceinline__ float injected(float h, float weight, bf16 y) { return round_b16(h + round_b16(weight * to_f32(y))); }
 
-// A thread's elements of a stream of D: those at threadIdx.x + i * kThreads, with the injection where `y` is not null; zero past D. All are
-// asked for before any is used.
-template <int kThreads>
-__device__ __forceinline__ void load_injected(const bf16* h, const bf16* inject, const bf16* y, int D, float (&kept)[kInjectKept]) {
-  bf16 own[kInjectKept], of_y[kInjectKept] = {};
+// A thread's elements of a stream of D: those at threadIdx.x + i * kInjectThreads, with the injection where there is one; zero past D,
+// unless D is just kKept elements a thread. All are asked for before any is used.
+template <bool kInject, int kKept>
+__device__ __forceinline__ void load_injected(const bf16* h, const bf16* inject, const bf16* y, int D, float (&kept)[kKept]) {
+  constexpr bool kWhole = kKept == kInjectWhole;
+  const auto place = [&](int i) {
+    const int d = static_cast<int>(threadIdx.x) + i * kInjectThreads;
+    return kWhole ? d : min(d, D - 1);
+  };
+  bf16 own[kKept], of_y[kKept] = {};
 #pragma unroll
-  for (int i = 0; i < kInjectKept; ++i) own[i] = h[min(static_cast<int>(threadIdx.x) + i * kThreads, D - 1)];
+  for (int i = 0; i < kKept; ++i) own[i] = h[place(i)];
   float weight = 0.0f;
-  if (y != nullptr) {
+  if constexpr (kInject) {
     weight = to_f32(*inject);
 #pragma unroll
-    for (int i = 0; i < kInjectKept; ++i) of_y[i] = y[min(static_cast<int>(threadIdx.x) + i * kThreads, D - 1)];
+    for (int i = 0; i < kKept; ++i) of_y[i] = y[place(i)];
   }
 #pragma unroll
-  for (int i = 0; i < kInjectKept; ++i) {
-    const float value = y == nullptr ? to_f32(own[i]) : injected(to_f32(own[i]), weight, of_y[i]);
-    kept[i] = static_cast<int>(threadIdx.x) + i * kThreads < D ? value : 0.0f;
+  for (int i = 0; i < kKept; ++i) {
+    const float value = kInject ? injected(to_f32(own[i]), weight, of_y[i]) : to_f32(own[i]);
+    kept[i] = kWhole || static_cast<int>(threadIdx.x) + i * kInjectThreads < D ? value : 0.0f;
   }
 }
 __device__ __forceinline__ float inverse_rms(float sum, const HcShape& s) {

@@ -5,6 +5,7 @@
 #include "cuda/kernels/cluster.cuh"
 #include "cuda/kernels/hyper_connections.cuh"
 #include "cuda/kernels/hyper_connections_few.cuh"
+#include "cuda/kernels/pieces.cuh"
 #include "cuda/kernels/pipeline.cuh"
 #include "cuda/runtime/launch.cuh"
 
@@ -12,7 +13,7 @@ namespace tetrad::cuda {
 namespace {
 
 constexpr int kWarps = 8, kThreads = 32 * kWarps;
-constexpr int kHcInjectRows = 4, kStreamRanks = 4;                           // of hc_inject_down: a block has a stream
+constexpr int kStreamRanks = 4;                                              // of hc_inject_down: a block has a stream
 constexpr int kStrips = 2, kBlockSegments = kWarps / kStrips;                // of hc_down: a warp has a segment of a strip
 constexpr int kSegments = kClusterBlocks * kBlockSegments, kOwnOutputs = 4;  // of a cluster at most; that a block adds up
 constexpr int kSegmentColumns = kSegmentFragments * kFragmentColumns;
@@ -124,64 +125,119 @@ __global__ void TETRAD_CLUSTER(kClusterBlocks) __launch_bounds__(kThreads, 2)
 #endif
 }
 
-// The same with what comes before it, for very few rows: the block of rank r injects into stream r and norms it. h is read by all clusters
-// and written elsewhere, by each a part.
+// The same with what comes before it, for one row: the block of rank r injects into stream r and norms it. h is read by all clusters and
+// written elsewhere, by each a part. kWhole: D is the most, so that nobody asks where a stream ends.
+template <bool kInject, bool kWhole>
 __global__ void TETRAD_CLUSTER(kStreamRanks) __launch_bounds__(kThreads, 1)
     hc_inject_down_kernel(const LinearParams p, const HcShape s, const HcInjection a, bf16* low, int ld_low, bf16* inject) {
 #if defined(__CUDA_ARCH__)
-  extern __shared__ __align__(128) bf16 rows[];
-  __shared__ float sums[kStreamRanks * kWarps * OwnSums<1>::kSegmentFloats], scratch[kWarps];
+  constexpr int kMost = kWarps * kSegmentColumns, kKept = kMost / kThreads, kOwnPieces = (kMost / 8 + kThreads - 1) / kThreads;
+  __shared__ __align__(16) bf16 stream_row[kMost], normed_row[kMost];
+  __shared__ __align__(16) float4 sums[kStreamRanks * kWarps];
+  __shared__ float scratch[kWarps];
   __shared__ Barrier arrived;
-  const OwnSums<1> own_sums{sums, &arrived};
-  const int rank = static_cast<int>(blockIdx.x) % kStreamRanks, strip = static_cast<int>(blockIdx.x) / kStreamRanks,
-            warp = threadIdx.x / 32;
-  const int stride = row_stride(s.D), in_stream = s.D / kSegmentColumns, segment = rank * in_stream + warp;
-  if (threadIdx.x == 0) own_sums.expect(kStreamRanks * in_stream, p.T);
+  const int D = kWhole ? kMost : s.D, in_stream = D / kSegmentColumns, pieces = D / 8;
+  const int rank = static_cast<int>(blockIdx.x) % kStreamRanks, strip = static_cast<int>(blockIdx.x) / kStreamRanks;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, segment = rank * in_stream + warp;
+  if (threadIdx.x == 0) {
+    arrived.init(1);
+    Barrier::publish_init();
+    arrived.expect(kStreamRanks * in_stream * static_cast<int>(sizeof(float4)));
+  }
   cluster_started();
   SegmentWeights w;
-  if (warp < in_stream) w.load(p, strip, segment);
-  float scale[kInjectKept];
+  if (kWhole || warp < in_stream) w.load_whole(p, strip, segment);
+  const int first = rank * D;
+  const auto place = [](int i) { return static_cast<int>(threadIdx.x) + i * kThreads; };
+  float scales[kKept];
 #pragma unroll
-  for (int i = 0; i < kInjectKept; ++i) {
-    const int d = static_cast<int>(threadIdx.x) + i * kThreads;
-    scale[i] = d < s.D ? a.scale[rank * s.D + d] : 0.0f;
+  for (int i = 0; i < kKept; ++i) scales[i] = kWhole || place(i) < D ? a.scale[first + place(i)] : 0.0f;
+  const uint4 *h = reinterpret_cast<const uint4*>(a.h + first) + threadIdx.x, *y = reinterpret_cast<const uint4*>(a.y) + threadIdx.x;
+  const bf16* weight_of = a.inject + rank;
+  compute_early(h);
+  if constexpr (kInject) {
+    compute_early(y);
+    compute_early(weight_of);
   }
   wait_for_previous();
-  for (int t = 0; t < p.T; ++t) {
-    const std::size_t stream = (static_cast<std::size_t>(t) * s.HC + rank) * s.D;
-    float kept[kInjectKept], sum = 0.0f;
-    load_injected<kThreads>(a.h + stream, a.inject + t * s.HC + rank,
-                            a.inject == nullptr ? nullptr : a.y + static_cast<std::size_t>(t) * s.D, s.D, kept);
+  uint4 own[kOwnPieces], of_y[kOwnPieces];
 #pragma unroll
-    for (int i = 0; i < kInjectKept; ++i) sum += kept[i] * kept[i];
-    const float inverse = inverse_rms(block_sum<kThreads>(sum, scratch), s);
-    int turn = strip;  // of the clusters, to write
-#pragma unroll
-    for (int i = 0; i < kInjectKept; ++i) {
-      const int d = static_cast<int>(threadIdx.x) + i * kThreads;
-      const bool writes = turn == 0;
-      turn = writes ? p.n_fragments - 1 : turn - 1;
-      if (d >= s.D) break;
-      const bf16 normed = to_b16(kept[i] * inverse * norm_scale(scale[i]));
-      rows[t * stride + d] = normed;
-      if (!writes) continue;
-      a.h_out[stream + d] = to_b16(kept[i]);
-      a.normed[stream + d] = normed;
+  for (int i = 0; i < kOwnPieces; ++i)
+    if (place(i) < pieces) {
+      own[i] = h[i * kThreads];
+      if constexpr (kInject) of_y[i] = y[i * kThreads];
     }
+  const float weight = kInject ? to_f32(*weight_of) : 0.0f;
+#pragma unroll
+  for (int i = 0; i < kOwnPieces; ++i) {
+    if (place(i) >= pieces) break;
+    if constexpr (kInject) {
+      Eight v = expand(own[i]);
+      const Eight added = expand(of_y[i]);
+#pragma unroll
+      for (int e = 0; e < 8; ++e) v.x[e] += round_b16(weight * added.x[e]);
+      own[i] = round_eight(v);
+    }
+    reinterpret_cast<uint4*>(stream_row)[place(i)] = own[i];
   }
-  __syncthreads();  // the normed rows are written
+  __syncthreads();  // the stream is there
+  float kept[kKept], sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kKept; ++i) {
+    kept[i] = kWhole || place(i) < D ? to_f32(stream_row[place(i)]) : 0.0f;
+    sum += kept[i] * kept[i];
+  }
+  // As block_sum, but nobody waits until everybody has read.
+  sum = warp_sum(sum);
+  if (lane == 0) scratch[warp] = sum;
+  __syncthreads();  // every warp's sum is in scratch
+  float total_squares = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kWarps; ++i) total_squares += scratch[i];
+  HcShape known = s;
+  known.HC = kStreamRanks, known.D = D;
+  const float inverse = inverse_rms(total_squares, known);
+#pragma unroll
+  for (int i = 0; i < kKept; ++i)
+    if (kWhole || place(i) < D) normed_row[place(i)] = to_b16(kept[i] * inverse * norm_scale(scales[i]));
+  __syncthreads();  // the normed row is written
   float acc[1][4] = {};
-  if (warp < in_stream) multiply_segment<0, kSegmentFragments>(w, rows + warp * kSegmentColumns, stride, p.T, acc);
+  if (kWhole || warp < in_stream) multiply_segment<0, kSegmentFragments>(w, normed_row + warp * kSegmentColumns, 0, 1, acc);
   cluster_wait_started();
-  if (warp < in_stream) own_sums.send(acc, segment, p.T, 0);
-  own_sums.add(kStreamRanks * in_stream, p.T, [&](int t, int own, float total) {
-    hc_store_low(s, total, t, strip * kFragmentRows + rank * kOwnOutputs + own, low, ld_low, inject);
-  });
+  if (kWhole || warp < in_stream) {
+    // The row's sums of outputs n and n + 8 are with lane 4 n; lane r of four sends those of block r.
+    float four[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int from = 4 * (lane % 2 * 4 + i);
+      const float upper = __shfl_sync(0xffffffffu, acc[0][0], from), lower = __shfl_sync(0xffffffffu, acc[0][2], from);
+      four[i] = lane < 2 ? upper : lower;
+    }
+    if (lane < kStreamRanks) send_four(peer_place(sums + segment, lane), peer_place(&arrived, lane), {four[0], four[1], four[2], four[3]});
+  }
+  // While the sums are under way: the clusters write h and normed in turn, 256 elements each.
+  if (warp >= kWarps - 2) {
+    const uint4* from = reinterpret_cast<const uint4*>(warp % 2 == 0 ? stream_row : normed_row);
+    uint4* to = reinterpret_cast<uint4*>((warp % 2 == 0 ? a.h_out : a.normed) + first);
+    for (int i = strip * 32 + lane; i < pieces; i += p.n_fragments * 32) to[i] = from[i];
+  }
+  if (threadIdx.x >= kOwnOutputs) return;
+  wait_for_peers(arrived.address());
+  const float* mine = reinterpret_cast<const float*>(sums) + threadIdx.x;
+  float total = -0.0f;  // plus the first sum is that sum, also for a zero of either sign
+  if constexpr (kWhole) {
+#pragma unroll
+    for (int i = 0; i < kStreamRanks * kWarps; ++i) total += mine[4 * i];
+  } else {
+    for (int i = 0; i < kStreamRanks * in_stream; ++i) total += mine[4 * i];
+  }
+  hc_store_low(known, total, 0, strip * kFragmentRows + rank * kOwnOutputs + static_cast<int>(threadIdx.x), low, ld_low, inject);
 #endif
 }
 
 #else
 
+template <bool kInject, bool kWhole>
 __global__ void hc_inject_down_kernel(const LinearParams, const HcShape, const HcInjection, bf16*, int, bf16*) {
   wait_for_previous();
   __trap();  // never launched on this target
@@ -217,13 +273,13 @@ int hc_few_rows(const HcShape& s, const Stream& stream) {
 
 bool hc_inject_down(const HcShape& s, const DeviceLinear& down, int T, const HcInjection& a, bf16* low, int ld_low, bf16* inject,
                     const Stream& stream) {
-  if (!stream.hopper() || T > kHcInjectRows || s.HC != kStreamRanks || s.D % kSegmentColumns != 0 || s.D > kWarps * kSegmentColumns ||
-      s.D > kInjectKept * kThreads)
-    return false;
+  if (!stream.hopper() || T != 1 || s.HC != kStreamRanks || s.D % kSegmentColumns != 0 || s.D > kWarps * kSegmentColumns) return false;
   const LinearParams p = linear_params(down, {.T = T, .x = a.normed, .ldx = s.HC * s.D});
-  const LaunchShape shape{dim3(static_cast<unsigned>(kStreamRanks * p.n_fragments)), dim3(kThreads),
-                          static_cast<std::size_t>(T * row_stride(s.D) * 2)};
-  launch(linear_tag("hc_inject_down", p, false, stream), hc_inject_down_kernel, shape, stream, p, s, a, low, ld_low, inject);
+  const LaunchShape shape{dim3(static_cast<unsigned>(kStreamRanks * p.n_fragments)), dim3(kThreads)};
+  const bool whole = s.D == kWarps * kSegmentColumns;
+  const auto kernel = a.inject == nullptr ? (whole ? hc_inject_down_kernel<false, true> : hc_inject_down_kernel<false, false>)
+                                          : (whole ? hc_inject_down_kernel<true, true> : hc_inject_down_kernel<true, false>);
+  launch(linear_tag("hc_inject_down", p, false, stream), kernel, shape, stream, p, s, a, low, ld_low, inject);
   return true;
 }
 

@@ -10,45 +10,46 @@
 namespace tetrad::cuda {
 namespace {
 
-constexpr int kKept = kInjectKept;
-constexpr int kNormThreads = 256, kActivateThreads = 64;
-constexpr int kUpStreams = 4;                     // of hc_up_mean, whose gates are under way together
+constexpr int kActivateThreads = 64;
+constexpr int kUpStreams = 4;  // of hc_up_mean, whose gates are under way together
+constexpr int kFewestRows = 8;
 constexpr int kGateStride = kFragmentRows + 4;    // eight tokens of an output in different banks
 constexpr std::size_t kUpSharedBytes = 96 << 10;  // of a block that still leaves room for another
 
 // A thread keeps up to kKept of its elements in registers between the two passes; wider streams are read again.
-__global__ void __launch_bounds__(kNormThreads)
+template <bool kInject, int kKept>
+__global__ void __launch_bounds__(kInjectThreads)
     hc_inject_norm_kernel(const HcShape s, const bf16* inject, const bf16* y, bf16* h, const float* scale, bf16* normed) {
-  __shared__ float scratch[kNormThreads / 32];
+  constexpr bool kWhole = kKept == kInjectWhole;
+  __shared__ float scratch[kInjectThreads / 32];
   const std::size_t t = blockIdx.x, stream = blockIdx.y, first = (t * s.HC + stream) * s.D;
+  const auto place = [](int i) { return static_cast<int>(threadIdx.x) + i * kInjectThreads; };
   float kept_scale[kKept];
 #pragma unroll
-  for (int i = 0; i < kKept; ++i) {
-    const int d = threadIdx.x + i * kNormThreads;
-    kept_scale[i] = d < s.D ? scale[stream * s.D + d] : 0.0f;
-  }
+  for (int i = 0; i < kKept; ++i) kept_scale[i] = kWhole || place(i) < s.D ? scale[stream * s.D + place(i)] : 0.0f;
   wait_for_previous();
-  const float weight = inject == nullptr ? 0.0f : to_f32(inject[t * s.HC + stream]);
-  const auto element = [&](int d) {
-    return inject == nullptr ? to_f32(h[first + d]) : injected(to_f32(h[first + d]), weight, y[t * s.D + d]);
-  };
   float kept[kKept], sum = 0.0f;
-  load_injected<kNormThreads>(h + first, inject + t * s.HC + stream, inject == nullptr ? nullptr : y + t * s.D, s.D, kept);
+  load_injected<kInject>(h + first, inject + t * s.HC + stream, y + t * s.D, s.D, kept);
 #pragma unroll
   for (int i = 0; i < kKept; ++i) sum += kept[i] * kept[i];
-  for (int d = threadIdx.x + kKept * kNormThreads; d < s.D; d += kNormThreads) {
-    const float v = element(d);
-    sum += v * v;
-  }
-  const float inverse = inverse_rms(block_sum<kNormThreads>(sum, scratch), s);
+  const auto element = [&](int d) {
+    return kInject ? injected(to_f32(h[first + d]), to_f32(inject[t * s.HC + stream]), y[t * s.D + d]) : to_f32(h[first + d]);
+  };
+  if constexpr (!kWhole)
+    for (int d = place(kKept); d < s.D; d += kInjectThreads) {
+      const float v = element(d);
+      sum += v * v;
+    }
+  const float inverse = inverse_rms(block_sum<kInjectThreads>(sum, scratch), s);
   const auto write = [&](int d, float v, float weight_scale) {
-    if (inject != nullptr) h[first + d] = to_b16(v);
+    if constexpr (kInject) h[first + d] = to_b16(v);
     normed[first + d] = to_b16(v * inverse * norm_scale(weight_scale));
   };
 #pragma unroll
   for (int i = 0; i < kKept; ++i)
-    if (threadIdx.x + i * kNormThreads < s.D) write(threadIdx.x + i * kNormThreads, kept[i], kept_scale[i]);
-  for (int d = threadIdx.x + kKept * kNormThreads; d < s.D; d += kNormThreads) write(d, element(d), scale[stream * s.D + d]);
+    if (kWhole || place(i) < s.D) write(place(i), kept[i], kept_scale[i]);
+  if constexpr (!kWhole)
+    for (int d = place(kKept); d < s.D; d += kInjectThreads) write(d, element(d), scale[stream * s.D + d]);
 }
 
 __global__ void hc_activate_sums_kernel(const HcShape s, int T, const float* sums, int segments, int ld, bf16* low, int ld_low,
@@ -142,11 +143,79 @@ __global__ void __launch_bounds__(32 * kUpStreams * kTokenWarps, 2)
   }
 }
 
+// The same for up to kRows rows, at most eight, where there are four streams and LR is a whole segment. Between the kernels before and
+// after every instruction counts: addresses are computed before the wait, and a lane multiplies its gates with what it has fetched itself.
+template <int kRows>
+__global__ void __launch_bounds__(32 * kUpStreams)
+    hc_up_mean_few_kernel(const LinearParams p, const HcShape s, const bf16* normed, bf16* x) {
+  constexpr int kThreads = 32 * kUpStreams, kColumns = kSegmentFragments * kFragmentColumns, kStride = kColumns + 8;
+  constexpr int kPieces = kColumns / 8, kOwnPieces = (kRows * kPieces + kThreads - 1) / kThreads;
+  __shared__ __align__(16) bf16 low[kRows * kStride];
+  __shared__ float products[kUpStreams][kRows][kGateStride];
+  const int stream = threadIdx.x / 32, lane = threadIdx.x % 32, d0 = blockIdx.x * kFragmentRows, count = kRows == 1 ? 1 : p.T;
+  SegmentWeights w;
+  w.load_whole(p, (stream * s.D + d0) / kFragmentRows, 0);
+  const bf16* from[kOwnPieces];
+  bf16* to[kOwnPieces];
+#pragma unroll
+  for (int i = 0; i < kOwnPieces; ++i) {
+    const int c = threadIdx.x + i * kThreads, t = c / kPieces, column = c % kPieces * 8;
+    from[i] = t < count ? p.x + static_cast<std::ptrdiff_t>(t) * p.ldx + column : nullptr;
+    to[i] = low + t * kStride + column;
+  }
+  // Of a lane's two outputs, for its two rows: what the gates are for.
+  const int row = lane % 4 * 2;
+  const bf16* own = normed + (static_cast<std::size_t>(row) * kUpStreams + stream) * s.D + d0 + lane / 4;
+  const bf16* next = own + static_cast<std::size_t>(kUpStreams) * s.D;
+  const int mean_row = threadIdx.x / kFragmentRows, mean_d = threadIdx.x % kFragmentRows;
+  bf16* mean = x + static_cast<std::size_t>(mean_row) * s.D + d0 + mean_d;
+  compute_early(from[0] == nullptr ? p.x : from[0]);
+  compute_early(row < count ? own : normed);
+  compute_early(mean_row < count ? mean : x);
+  wait_for_previous();
+  uint4 pieces[kOwnPieces];
+#pragma unroll
+  for (int i = 0; i < kOwnPieces; ++i)
+    if (from[i] != nullptr) pieces[i] = *reinterpret_cast<const uint4*>(from[i]);
+  bf16 kept[4] = {};
+#pragma unroll
+  for (int j = 0; j < 4; ++j)
+    if (row + j % 2 < count) kept[j] = (j % 2 == 0 ? own : next)[j / 2 * 8];
+#pragma unroll
+  for (int i = 0; i < kOwnPieces; ++i)
+    if (from[i] != nullptr) *reinterpret_cast<uint4*>(to[i]) = pieces[i];
+  __syncthreads();  // the rows of low are there
+  float acc[1][4] = {};
+  multiply_segment<0, kSegmentFragments>(w, low, kStride, count, acc);
+  float gates[4];
+#pragma unroll
+  for (int j = 0; j < 4; ++j) gates[j] = round_b16(acc[0][j]);
+  sigmoid_all(gates);
+#pragma unroll
+  for (int j = 0; j < 4; ++j)
+    if (row + j % 2 < count)
+      products[stream][kRows == 1 ? 0 : row + j % 2][lane / 4 + j / 2 * 8] = hc_product(round_b16(gates[j]), to_f32(kept[j]));
+  __syncthreads();  // every stream's products are written
+  if (mean_row >= count) return;
+  float sum = 0.0f;
+#pragma unroll
+  for (int h = 0; h < kUpStreams; ++h) sum += products[h][kRows == 1 ? 0 : mean_row][mean_d];
+  HcShape known = s;
+  known.HC = kUpStreams;
+  *mean = to_b16(hc_mean_of(known, sum));
+}
+
 template <int kTokenTiles, int kTokenWarps>
 std::size_t up_shared_bytes(const LinearParams& p, const HcShape& s) {
   const int tokens = 8 * kTokenTiles * kTokenWarps;
   return static_cast<std::size_t>(s.HC * tokens) * kGateStride * sizeof(float) +
          static_cast<std::size_t>(std::min(p.T, tokens)) * static_cast<std::size_t>(p.k_fragments * kFragmentColumns + 8) * sizeof(bf16);
+}
+
+template <int kRows>
+void launch_up_few(const LinearParams& p, const HcShape& s, const bf16* normed, bf16* x, const Stream& stream) {
+  const LaunchShape shape{dim3(static_cast<unsigned>(s.D / kFragmentRows)), dim3(32 * kUpStreams)};
+  launch(linear_tag("hc_up_mean", p, false, stream), hc_up_mean_few_kernel<kRows>, shape, stream, p, s, normed, x);
 }
 
 template <int kTokenTiles, int kTokenWarps>
@@ -163,8 +232,11 @@ void launch_up(const LinearParams& p, const HcShape& s, const bf16* normed, bf16
 
 void hc_inject_norm(const HcShape& s, int T, const bf16* inject, const bf16* y, bf16* h, const float* scale, bf16* normed,
                     const Stream& stream) {
-  launch("hc_inject_norm", hc_inject_norm_kernel, {dim3(static_cast<unsigned>(T), static_cast<unsigned>(s.HC)), dim3(kNormThreads)}, stream,
-         s, inject, y, h, scale, normed);
+  const bool whole = s.D == kInjectWhole * kInjectThreads;
+  const auto kernel = inject == nullptr ? (whole ? hc_inject_norm_kernel<false, kInjectWhole> : hc_inject_norm_kernel<false, kInjectKept>)
+                                        : (whole ? hc_inject_norm_kernel<true, kInjectWhole> : hc_inject_norm_kernel<true, kInjectKept>);
+  launch("hc_inject_norm", kernel, {dim3(static_cast<unsigned>(T), static_cast<unsigned>(s.HC)), dim3(kInjectThreads)}, stream, s, inject,
+         y, h, scale, normed);
 }
 
 void hc_activate_sums(const HcShape& s, int T, const float* sums, int segments, int ld, bf16* low, int ld_low, bf16* inject,
@@ -179,6 +251,8 @@ void hc_up_mean(const HcShape& s, const DeviceLinear& up, int T, const bf16* low
                 const Stream& stream) {
   TETRAD_CHECK(s.D % kFragmentRows == 0 && !up.fp8, "hc_up_mean: D {}", s.D);
   const LinearParams p = linear_params(up, {.T = T, .x = low, .ldx = ld_low});
+  if (T <= kFewestRows && s.HC == kUpStreams && s.LR == kSegmentFragments * kFragmentColumns)
+    return (T == 1 ? launch_up_few<1> : launch_up_few<kFewestRows>)(p, s, normed, x, stream);
   if (T <= 8 || up_shared_bytes<2, 2>(p, s) > kUpSharedBytes) return launch_up<1, 1>(p, s, normed, x, stream);
   if (T <= 16) return launch_up<1, 2>(p, s, normed, x, stream);
   if (T <= 32 || up_shared_bytes<4, 2>(p, s) > kUpSharedBytes) return launch_up<2, 2>(p, s, normed, x, stream);

@@ -11,6 +11,14 @@ struct SegmentWeights {
   WeightFragment<false> fragment[kSegmentFragments];
   int count;
 
+  // A segment of all its fragments: the count is known to the compiler.
+  __device__ __forceinline__ void load_whole(const LinearParams& p, int strip, int segment) {
+    count = kSegmentFragments;
+    const std::byte* from =
+        p.data + (static_cast<std::size_t>(strip) * p.k_fragments + segment * kSegmentFragments) * WeightFragment<false>::kBytes;
+#pragma unroll
+    for (int f = 0; f < kSegmentFragments; ++f) fragment[f].load(from + f * WeightFragment<false>::kBytes, threadIdx.x % 32);
+  }
   __device__ __forceinline__ void load(const LinearParams& p, int strip, int segment) {
     const int first = segment * kSegmentFragments;
     count = min(kSegmentFragments, p.k_fragments - first);
@@ -50,5 +58,8 @@ __device__ __forceinline__ void multiply_segment(const SegmentWeights& w, const 
       if (f < w.count) step(f);
   }
 }
+
+// Has an address ready before the wait for the kernel before, when there is time for it: it is asked for, the data not yet.
+__device__ __forceinline__ void compute_early(const void* address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }
 
 }  // namespace tetrad::cuda
