@@ -10,8 +10,8 @@
 //   NaN       passes through
 //   Launch    hc_norm grid (T, HC) of 256 threads; the others one thread per eight elements, or per element where D is no multiple of 8;
 //             hc_down: eight blocks, a cluster, to 32 outputs of up to 32 rows; hc_inject_down: four to 16 outputs, a stream each;
-//             hc_up_mean: a block to 16 elements of x of up to 64 rows. There a warp has a segment of 16 outputs in registers. For the
-//             fewest rows what the code before the wait can compute, it does: addresses, and whole segments known to the compiler
+//             hc_up_mean: a block to 16 elements of x of up to 64 rows, to 64 elements of up to eight rows. There a warp has a segment of
+//             16 outputs in registers
 //   Bytes     hc_norm and hc_mean 4*HC*D, hc_inject 4*HC*D + 2*D, hc_inject_norm_rows 6*HC*D + 2*D per row
 //   Oracle    cpu::hc_mix, cpu::hc_inject
 //   Tests     gpu/hyper_connections_test, gpu/hyper_connections_few_test; properties/state_test on the device; verify:

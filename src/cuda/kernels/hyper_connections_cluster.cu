@@ -175,7 +175,7 @@ __global__ void TETRAD_CLUSTER(kStreamRanks) __launch_bounds__(kThreads, 1)
       Eight v = expand(own[i]);
       const Eight added = expand(of_y[i]);
 #pragma unroll
-      for (int e = 0; e < 8; ++e) v.x[e] += round_b16(weight * added.x[e]);
+      for (int e = 0; e < 8; ++e) v.x[e] += rounded(weight * added.x[e]);
       own[i] = round_eight(v);
     }
     reinterpret_cast<uint4*>(stream_row)[place(i)] = own[i];

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kActivateThreads = 64;
 constexpr int kUpStreams = 4;  // of hc_up_mean, whose gates are under way together
-constexpr int kFewestRows = 8;
+constexpr int kFewestRows = 8, kUpGroups = 4;
 constexpr int kGateStride = kFragmentRows + 4;    // eight tokens of an output in different banks
 constexpr std::size_t kUpSharedBytes = 96 << 10;  // of a block that still leaves room for another
 
@@ -113,13 +113,13 @@ __global__ void __launch_bounds__(32 * kUpStreams * kTokenWarps, 2)
           for (int j = 0; j < 4; ++j) total[4 * i + j] = add_segment<false>(segment == 0, total[4 * i + j], acc[i][j], 1.0f);
       }
 #pragma unroll
-      for (int i = 0; i < 4 * kTokenTiles; ++i) total[i] = round_b16(total[i]);
+      for (int i = 0; i < 4 * kTokenTiles; ++i) total[i] = rounded(total[i]);
       sigmoid_all(total);
       float* to = gates + (h * kTokens + warp_token + lane % 4 * 2) * kGateStride + lane / 4;
 #pragma unroll
       for (int i = 0; i < kTokenTiles; ++i)
 #pragma unroll
-        for (int j = 0; j < 4; ++j) to[(8 * i + j % 2) * kGateStride + j / 2 * 8] = round_b16(total[4 * i + j]);
+        for (int j = 0; j < 4; ++j) to[(8 * i + j % 2) * kGateStride + j / 2 * 8] = rounded(total[4 * i + j]);
     }
   }
   __syncthreads();  // every stream's gates are written
@@ -145,14 +145,17 @@ __global__ void __launch_bounds__(32 * kUpStreams * kTokenWarps, 2)
 
 // The same for up to kRows rows, at most eight, where there are four streams and LR is a whole segment. Between the kernels before and
 // after every instruction counts: addresses are computed before the wait, and a lane multiplies its gates with what it has fetched itself.
+// A block has kUpGroups groups of 16 elements: all blocks ask for the same few lines of low at once, so the fewer the shorter the wait.
 template <int kRows>
-__global__ void __launch_bounds__(32 * kUpStreams)
+__global__ void __launch_bounds__(32 * kUpStreams * kUpGroups)
     hc_up_mean_few_kernel(const LinearParams p, const HcShape s, const bf16* normed, bf16* x) {
-  constexpr int kThreads = 32 * kUpStreams, kColumns = kSegmentFragments * kFragmentColumns, kStride = kColumns + 8;
-  constexpr int kPieces = kColumns / 8, kOwnPieces = (kRows * kPieces + kThreads - 1) / kThreads;
+  constexpr int kGroupThreads = 32 * kUpStreams, kThreads = kGroupThreads * kUpGroups;
+  constexpr int kColumns = kSegmentFragments * kFragmentColumns, kStride = kColumns + 8, kPieces = kColumns / 8;
+  constexpr int kOwnPieces = (kRows * kPieces + kThreads - 1) / kThreads;
   __shared__ __align__(16) bf16 low[kRows * kStride];
-  __shared__ float products[kUpStreams][kRows][kGateStride];
-  const int stream = threadIdx.x / 32, lane = threadIdx.x % 32, d0 = blockIdx.x * kFragmentRows, count = kRows == 1 ? 1 : p.T;
+  __shared__ float products[kUpGroups][kUpStreams][kRows][kGateStride];
+  const int group = threadIdx.x / kGroupThreads, in_group = threadIdx.x % kGroupThreads, stream = in_group / 32, lane = threadIdx.x % 32;
+  const int d0 = (blockIdx.x * kUpGroups + group) * kFragmentRows, count = kRows == 1 ? 1 : p.T;
   SegmentWeights w;
   w.load_whole(p, (stream * s.D + d0) / kFragmentRows, 0);
   const bf16* from[kOwnPieces];
@@ -167,7 +170,7 @@ __global__ void __launch_bounds__(32 * kUpStreams)
   const int row = lane % 4 * 2;
   const bf16* own = normed + (static_cast<std::size_t>(row) * kUpStreams + stream) * s.D + d0 + lane / 4;
   const bf16* next = own + static_cast<std::size_t>(kUpStreams) * s.D;
-  const int mean_row = threadIdx.x / kFragmentRows, mean_d = threadIdx.x % kFragmentRows;
+  const int mean_row = in_group / kFragmentRows, mean_d = in_group % kFragmentRows;
   bf16* mean = x + static_cast<std::size_t>(mean_row) * s.D + d0 + mean_d;
   compute_early(from[0] == nullptr ? p.x : from[0]);
   compute_early(row < count ? own : normed);
@@ -189,17 +192,17 @@ __global__ void __launch_bounds__(32 * kUpStreams)
   multiply_segment<0, kSegmentFragments>(w, low, kStride, count, acc);
   float gates[4];
 #pragma unroll
-  for (int j = 0; j < 4; ++j) gates[j] = round_b16(acc[0][j]);
+  for (int j = 0; j < 4; ++j) gates[j] = rounded(acc[0][j]);
   sigmoid_all(gates);
 #pragma unroll
   for (int j = 0; j < 4; ++j)
     if (row + j % 2 < count)
-      products[stream][kRows == 1 ? 0 : row + j % 2][lane / 4 + j / 2 * 8] = hc_product(round_b16(gates[j]), to_f32(kept[j]));
+      products[group][stream][kRows == 1 ? 0 : row + j % 2][lane / 4 + j / 2 * 8] = hc_product(rounded(gates[j]), to_f32(kept[j]));
   __syncthreads();  // every stream's products are written
   if (mean_row >= count) return;
   float sum = 0.0f;
 #pragma unroll
-  for (int h = 0; h < kUpStreams; ++h) sum += products[h][kRows == 1 ? 0 : mean_row][mean_d];
+  for (int h = 0; h < kUpStreams; ++h) sum += products[group][h][kRows == 1 ? 0 : mean_row][mean_d];
   HcShape known = s;
   known.HC = kUpStreams;
   *mean = to_b16(hc_mean_of(known, sum));
@@ -214,7 +217,7 @@ std::size_t up_shared_bytes(const LinearParams& p, const HcShape& s) {
 
 template <int kRows>
 void launch_up_few(const LinearParams& p, const HcShape& s, const bf16* normed, bf16* x, const Stream& stream) {
-  const LaunchShape shape{dim3(static_cast<unsigned>(s.D / kFragmentRows)), dim3(32 * kUpStreams)};
+  const LaunchShape shape{dim3(static_cast<unsigned>(s.D / kFragmentRows / kUpGroups)), dim3(32 * kUpStreams * kUpGroups)};
   launch(linear_tag("hc_up_mean", p, false, stream), hc_up_mean_few_kernel<kRows>, shape, stream, p, s, normed, x);
 }
 
@@ -251,7 +254,7 @@ void hc_up_mean(const HcShape& s, const DeviceLinear& up, int T, const bf16* low
                 const Stream& stream) {
   TETRAD_CHECK(s.D % kFragmentRows == 0 && !up.fp8, "hc_up_mean: D {}", s.D);
   const LinearParams p = linear_params(up, {.T = T, .x = low, .ldx = ld_low});
-  if (T <= kFewestRows && s.HC == kUpStreams && s.LR == kSegmentFragments * kFragmentColumns)
+  if (T <= kFewestRows && s.HC == kUpStreams && s.LR == kSegmentFragments * kFragmentColumns && s.D % (kUpGroups * kFragmentRows) == 0)
     return (T == 1 ? launch_up_few<1> : launch_up_few<kFewestRows>)(p, s, normed, x, stream);
   if (T <= 8 || up_shared_bytes<2, 2>(p, s) > kUpSharedBytes) return launch_up<1, 1>(p, s, normed, x, stream);
   if (T <= 16) return launch_up<1, 2>(p, s, normed, x, stream);
