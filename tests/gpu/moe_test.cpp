@@ -356,6 +356,7 @@ TEST_P(MoeLayer, a_row_that_is_not_finite_leaves_its_neighbours_alone) {
 
 INSTANTIATE_TEST_SUITE_P(layers, MoeLayer,
                          ::testing::Values(LayerCase{"bf16", 8, 2, 64, 32, 48, false, 0, 1},
+                                           LayerCase{"fp8_published_widths", 6, 3, 512, 640, 640, true, 128, 16},
                                            LayerCase{"bf16_odd_sizes", 24, 5, 72, 16, 20, false, 0, 1},
                                            LayerCase{"bf16_many_segments", 12, 10, 1000, 368, 330, false, 0, 1},
                                            LayerCase{"fp8", 8, 2, 256, 128, 64, true, 128, 16},

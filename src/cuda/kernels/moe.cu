@@ -9,7 +9,7 @@
 namespace tetrad::cuda {
 namespace {
 
-constexpr int kThreads = 256, kRouteRows = 4, kGroupThreads = 1024;
+constexpr int kThreads = 256, kRouteRows = 4, kGroupThreads = 1024, kFinishPairs = 10, kFinishThreads = 128;
 
 // Shared: [kRouteRows, E] probabilities.
 __global__ void moe_route_kernel(const MoeShape s, const bf16* in, int T, int layer, int* ids, float* weights, int* faults) {
@@ -52,27 +52,47 @@ __global__ void __launch_bounds__(kThreads) moe_activate_pieces_kernel(int rows,
   reinterpret_cast<uint4*>(act + static_cast<std::size_t>(row) * ld_act)[p] = round_eight(gate);
 }
 
-// moe_combine and moe_add_shared, eight columns to a thread.
-__global__ void __launch_bounds__(kThreads) moe_finish_kernel(int T, int EK, int D, const float* weights, const int* place,
-                                                              const bf16* experts, const bf16* shared, const bf16* gate, int ld, bf16* y) {
+// moe_combine and moe_add_shared, two columns to a thread: little code, which a step of one row has to fetch first.
+__global__ void __launch_bounds__(kFinishThreads)
+    moe_finish_kernel(int T, int EK, int D, const float* weights, const int* place, const bf16* experts, const bf16* shared,
+                      const bf16* gate, int ld, bf16* y) {
   wait_for_previous();
-  const int i = blockIdx.x * kThreads + threadIdx.x, pieces = D / 8;
-  if (i >= T * pieces) return;
-  const int t = i / pieces, p = i % pieces;
-  Eight sum = {};
-#pragma unroll 10
-  for (int k = 0; k < EK; ++k) {
-    const int row = checked(place[t * EK + k], T * EK);
-    const float weight = weights[weight_of(t * EK + k, EK)];
-    const Eight e = expand(piece(experts + static_cast<std::size_t>(row) * D, p));
-#pragma unroll
-    for (int j = 0; j < 8; ++j) sum.x[j] = routed_sum(sum.x[j] + round_b16(weight * e.x[j]));
-  }
-  const Eight other = expand(piece(shared + static_cast<std::size_t>(t) * D, p));
+  const int i = blockIdx.x * kFinishThreads + threadIdx.x, pairs = D / 2;
+  if (i >= T * pairs) return;
+  const int t = i / pairs, p = i % pairs;
+  const auto columns = [&](const bf16* rows, int row) {
+    return reinterpret_cast<const unsigned*>(rows + static_cast<std::size_t>(row) * D)[p];
+  };
+  const unsigned other = columns(shared, t);
   const float share = shared_share(gate[static_cast<std::size_t>(t) * ld]);
+  float low = 0.0f, high = 0.0f;
+#pragma unroll 1
+  for (int first = 0; first < EK; first += kFinishPairs) {  // rows of several pairs are on their way together
+    int row[kFinishPairs];
+    float weight[kFinishPairs];
+    unsigned e[kFinishPairs];
+    bool in_range = true;
 #pragma unroll
-  for (int j = 0; j < 8; ++j) sum.x[j] = round_b16(sum.x[j]) + round_b16(share * other.x[j]);
-  reinterpret_cast<uint4*>(y)[i] = round_eight(sum);
+    for (int k = 0; k < kFinishPairs; ++k) {
+      const int pair = t * EK + min(first + k, EK - 1);
+      row[k] = place[pair];
+      weight[k] = weights[weight_of(pair, EK)];
+    }
+#pragma unroll
+    for (int k = 0; k < kFinishPairs; ++k) in_range = in_range && row[k] >= 0 && row[k] < T * EK;
+    if (!in_range) __trap();
+#pragma unroll
+    for (int k = 0; k < kFinishPairs; ++k) e[k] = columns(experts, row[k]);
+#pragma unroll
+    for (int k = 0; k < kFinishPairs; ++k) {
+      if (first + k >= EK) break;
+      low = routed_sum(low + round_b16(weight[k] * low_half(e[k])));
+      high = routed_sum(high + round_b16(weight[k] * high_half(e[k])));
+    }
+  }
+  low = round_b16(low) + round_b16(share * low_half(other));
+  high = round_b16(high) + round_b16(share * high_half(other));
+  reinterpret_cast<unsigned*>(y)[i] = to_b16(low).bits | static_cast<unsigned>(to_b16(high).bits) << 16;
 }
 
 __global__ void moe_combine_kernel(int T, int EK, int D, const float* weights, const int* place, const bf16* experts, bf16* routed) {
@@ -129,9 +149,9 @@ void moe_add_shared(int T, int D, const bf16* routed, const bf16* shared, const 
 
 void moe_finish(int T, int EK, int D, const float* weights, const int* place, const bf16* experts, const bf16* shared, const bf16* gate,
                 int ld, bf16* y, const Stream& stream) {
-  TETRAD_CHECK(D % 8 == 0, "moe_finish: D {}", D);
-  launch("moe_finish", moe_finish_kernel, elements(static_cast<std::size_t>(T) * D / 8), stream, T, EK, D, weights, place, experts, shared,
-         gate, ld, y);
+  TETRAD_CHECK(D % 2 == 0, "moe_finish: D {}", D);
+  launch("moe_finish", moe_finish_kernel, {dim3(static_cast<unsigned>(ceil_div(T * (D / 2), kFinishThreads))), dim3(kFinishThreads)},
+         stream, T, EK, D, weights, place, experts, shared, gate, ld, y);
 }
 
 }  // namespace tetrad::cuda

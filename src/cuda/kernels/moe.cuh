@@ -2,6 +2,7 @@
 // What the kernels of moe share: routing of a row, grouping of the pairs, activation, the last sum.
 #include "cuda/kernels/device_math.cuh"
 #include "cuda/kernels/moe.h"
+#include "cuda/kernels/pieces.cuh"
 
 namespace tetrad::cuda {
 
@@ -64,7 +65,56 @@ __device__ __forceinline__ float take_largest(float* p, int E, int EK, int* ids,
   return chosen_sum;
 }
 
-// A warp routes a row: softmax, the EK largest, weights. `p`: room for E floats, used where E is large.
+// The same with few steps that wait for each other: no more than 32 keys, mostly, reach the EK-th of the lanes' largest, and each of those
+// counts the ones before it. `room`: 64 words of shared memory, EK up to 32. False, with nothing done, where more keys reach it.
+template <int kPerLane>
+__device__ __forceinline__ bool rank_largest(const int (&key)[kPerLane], int EK, int* room, int* ids, float* weights, float* chosen_sum) {
+  if (mutant(Mutant::kRouterTieHigher)) return false;
+  const int lane = threadIdx.x % 32;
+  int most = key[0];
+#pragma unroll
+  for (int i = 1; i < kPerLane; ++i) most = max(most, key[i]);
+  int before = 0;
+#pragma unroll 8
+  for (int other = 0; other < 32; ++other) {
+    const int its = __shfl_sync(0xffffffffu, most, other);
+    before += its > most || (its == most && other < lane) ? 1 : 0;
+  }
+  const int least = __shfl_sync(0xffffffffu, most, __ffs(static_cast<int>(__ballot_sync(0xffffffffu, before == EK - 1))) - 1);
+  int num = 0;
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) num += key[i] >= least ? 1 : 0;
+  int end = num;
+#pragma unroll
+  for (int offset = 1; offset < 32; offset *= 2) {
+    const int below = __shfl_up_sync(0xffffffffu, end, offset);
+    if (lane >= offset) end += below;
+  }
+  const int candidates = __shfl_sync(0xffffffffu, end, 31);
+  if (candidates > 32 || least < 0) return false;
+  int at = end - num;
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i)
+    if (key[i] >= least) room[at] = key[i], room[32 + at++] = lane + 32 * i;
+  __syncwarp();  // the candidates are listed
+  const int value = lane < candidates ? room[lane] : -1, index = lane < candidates ? room[32 + lane] : 0;
+  int rank = 0;
+#pragma unroll 1
+  for (int c = 0; c < candidates; ++c) {
+    const int its = room[c], its_index = room[32 + c];
+    rank += its > value || (its == value && its_index < index) ? 1 : 0;
+  }
+  if (lane < candidates && rank < EK) ids[rank] = index, weights[rank] = __int_as_float(value);
+  __syncwarp();  // the weights are written
+  float sum = 0.0f;
+#pragma unroll 1
+  for (int k = 0; k < EK; ++k) sum += weights[k];
+  __syncwarp();  // every lane has read them
+  *chosen_sum = sum;
+  return true;
+}
+
+// A warp routes a row: softmax, the EK largest, weights. `p`: room in shared memory for E floats.
 __device__ __forceinline__ void route_row(const MoeShape& s, const bf16* logits, float* p, int layer, int* ids, float* weights,
                                           int* fault) {
   const int lane = threadIdx.x % 32;
@@ -109,9 +159,20 @@ __device__ __forceinline__ void route_row(const MoeShape& s, const bf16* logits,
   float chosen_sum;
   if (in_registers) {
     int key[kRoutedPerLane];
+    bool in_range = true;
 #pragma unroll
-    for (int i = 0; i < kRoutedPerLane; ++i) key[i] = lane + 32 * i < s.E ? __float_as_int(kept[i] / sum) : -1;
-    chosen_sum = take_largest(key, s.EK, ids, weights);
+    for (int i = 0; i < kRoutedPerLane; ++i) in_range = in_range && (kept[i] > 0x1p-64f || lane + 32 * i >= s.E);
+#pragma unroll
+    for (int i = 0; i < kRoutedPerLane; ++i) key[i] = lane + 32 * i < s.E ? __float_as_int(divide_in_range(kept[i], sum)) : -1;
+    if (!in_range) {
+#pragma unroll 1
+      for (int e = lane; e < s.E; e += 32) p[e] = expf(to_f32(logits[e]) - best) / sum;
+#pragma unroll
+      for (int i = 0; i < kRoutedPerLane; ++i) key[i] = lane + 32 * i < s.E ? __float_as_int(p[lane + 32 * i]) : -1;
+    }
+    __syncwarp();  // the room is free again
+    if (s.E < 64 || s.EK > 32 || !rank_largest(key, s.EK, reinterpret_cast<int*>(p), ids, weights, &chosen_sum))
+      chosen_sum = take_largest(key, s.EK, ids, weights);
   } else {
     for (int e = lane; e < s.E; e += 32) p[e] = p[e] / sum;
     chosen_sum = take_largest(p, s.E, s.EK, ids, weights);

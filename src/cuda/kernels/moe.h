@@ -11,7 +11,9 @@
 //   NaN       a row with a logit that is not finite fails (record_fault), gets experts 0 .. EK-1 and NaN weights
 //   Traps     expert ids out of range
 //   Launch    route: a warp per row; group: one block of 1024; the others a thread per element. Few rows: one block routes and groups; gate
-//             and up by blocks of 16 columns and group; down by warps of 16 outputs and group, two blocks a multiprocessor
+//             and up by blocks of 16 columns and group; down by warps of 16 outputs and group, two blocks a multiprocessor. FP8 and up to
+//             eight rows on Hopper: gate and up by a block a multiprocessor, a warp a segment of consecutive pieces of 16 columns; down by
+//             16 warps a multiprocessor, each on its own with strips of 16 outputs (experts of 640 columns)
 //   Oracle    cpu::route, cpu::moe_layer
 //   Tests     gpu/moe_test, gpu/golden_kernels_test, gpu/index_trap_test; verify: moe.weights, moe.experts,
 //             moe.routed_out, moe.shared_out

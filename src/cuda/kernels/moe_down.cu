@@ -256,7 +256,8 @@ void moe_down_few(const MoeShape& s, const DeviceLinear& down, const LinearArgs&
   TETRAD_CHECK(routed.ldy == down.N && shared.ldy == down.N, "moe_down_few: rows of {} and {} for {} outputs", routed.ldy, shared.ldy,
                down.N);
   const LinearParams p = linear_params(down, routed), p_shared = linear_params(shared_down, shared);
-  down.fp8 ? launch_down<true>(p, p_shared, g, stream) : launch_down<false>(p, p_shared, g, stream);
+  if (!moe_down_stream(p, down.fp8, p_shared, g, stream))
+    down.fp8 ? launch_down<true>(p, p_shared, g, stream) : launch_down<false>(p, p_shared, g, stream);
   moe_finish(shared.T, s.EK, down.N, weights, g.place, routed.y, shared.y, gate, s.in_ld, y, stream);
 }
 

@@ -17,7 +17,7 @@ constexpr int kGateUpWarps = 5, kGateUpSlots = 2;  // small, so that a multiproc
 __global__ void __launch_bounds__(kRouteThreads) moe_route_few_kernel(const MoeShape s, const bf16* in, int T, int layer, float* weights,
                                                                       bf16* shared_act, int ld_act, const MoeGrouping g, int* faults) {
   extern __shared__ float memory[];
-  wait_for_previous();
+  wait_and_hold_next();  // gate and up fetch x before their own wait
   if (blockIdx.x > 0) {
     const int i = (blockIdx.x - 1) * kActivateThreads + threadIdx.x, t = i / s.FS, f = i % s.FS;
     if (t >= T) return;
@@ -164,6 +164,7 @@ void moe_route_few(const MoeShape& s, const bf16* in, int T, int layer, float* w
 
 void moe_gate_up_few(const DeviceLinear& gate_up, const LinearArgs& a, const MoeGrouping& g, int ld_act, const Stream& stream) {
   const LinearParams p = linear_params(gate_up, a);
+  if (moe_gate_up_stream(p, gate_up.fp8, g, a.y, ld_act, stream)) return;
   gate_up.fp8 ? launch_gate_up<true>(p, g, a.y, ld_act, stream) : launch_gate_up<false>(p, g, a.y, ld_act, stream);
 }
 

@@ -1,8 +1,16 @@
 #pragma once
 // What the kernels of moe for few rows share: groups as moe_route_few notes them, and the scales of a strip of 16 outputs.
 #include "cuda/kernels/linear_few.cuh"
+#include "cuda/kernels/moe.h"
 
 namespace tetrad::cuda {
+
+// GPUs of compute capability 9 and up, FP8, up to 20 scale blocks of 128 columns, few rows: with more, experts have so different numbers of
+// them that equal shares are not (moe_gate_up.cu). False where it does not apply.
+inline constexpr int kMoeStreamRows = 8;
+bool moe_gate_up_stream(const LinearParams& p, bool fp8, const MoeGrouping& g, bf16* act, int ld_act, const Stream& stream);
+// The same for experts and a shared one of 640 columns (moe_down_stream.cu).
+bool moe_down_stream(const LinearParams& p, bool fp8, const LinearParams& shared, const MoeGrouping& g, const Stream& stream);
 
 // The group that a record stands for.
 __device__ __forceinline__ LinearGroup noted_group(const LinearParams& p, const int4& record) {
