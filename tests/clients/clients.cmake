@@ -12,7 +12,7 @@ function(tetrad_client_suite name python)
   add_test(NAME ${TETRAD_TEST_PREFIX}clients.${name}
            COMMAND ${python} ${CMAKE_CURRENT_SOURCE_DIR}/clients/${name}.py --tetrad $<TARGET_FILE:tetrad>
                    --scripted $<TARGET_FILE:tetrad_scripted_server> --model ${CMAKE_SOURCE_DIR}/models/tetrad-tiny)
-  set_tests_properties(${TETRAD_TEST_PREFIX}clients.${name} PROPERTIES LABELS clients TIMEOUT 300)
+  set_tests_properties(${TETRAD_TEST_PREFIX}clients.${name} PROPERTIES LABELS clients ${TETRAD_BINARY_TEST_PROPERTIES})
 endfunction()
 
 # Of the standard library: in every tree.

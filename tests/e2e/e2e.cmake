@@ -2,7 +2,7 @@
 function(tetrad_e2e name)
   add_test(NAME ${TETRAD_TEST_PREFIX}e2e.${name}
            COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/e2e/${name}.py $<TARGET_FILE:tetrad> ${ARGN})
-  set_tests_properties(${TETRAD_TEST_PREFIX}e2e.${name} PROPERTIES LABELS e2e TIMEOUT 300)
+  set_tests_properties(${TETRAD_TEST_PREFIX}e2e.${name} PROPERTIES LABELS e2e ${TETRAD_BINARY_TEST_PROPERTIES})
 endfunction()
 
 # Sanitizers make a step some ten times slower: there the prompts above 500 tokens are left to the Release tree.
@@ -46,6 +46,6 @@ if(TETRAD_NODE AND NOT TETRAD_SANITIZE)
   foreach(part page_markdown page_tools)
     add_test(NAME ${TETRAD_TEST_PREFIX}e2e.${part}
              COMMAND ${TETRAD_NODE} ${CMAKE_SOURCE_DIR}/tests/e2e/${part}.mjs ${CMAKE_SOURCE_DIR}/src/server/page)
-    set_tests_properties(${TETRAD_TEST_PREFIX}e2e.${part} PROPERTIES LABELS e2e TIMEOUT 300)
+    set_tests_properties(${TETRAD_TEST_PREFIX}e2e.${part} PROPERTIES LABELS e2e ${TETRAD_BINARY_TEST_PROPERTIES})
   endforeach()
 endif()

@@ -2,12 +2,13 @@
 import contextlib
 import http.client
 import json
+import os
 import socket
 import sys
 import time
 import traceback
 
-PATIENCE = 120  # seconds; a sanitized binary is slow
+PATIENCE = 120 * int(os.environ.get("TETRAD_TEST_SLOWNESS", "1"))  # seconds; a sanitized binary is slow
 
 
 def run_tests(module, chosen=()):
