@@ -27,7 +27,7 @@ endif()
 add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off> $<$<COMPILE_LANGUAGE:CXX>:-fno-fast-math>)
 
 if(TETRAD_UNITY)
-  set(CMAKE_UNITY_BUILD ON)  # of the layers and the fuzz targets; tests repeat the names of their fixtures
+  set(CMAKE_UNITY_BUILD ON)
   set(CMAKE_UNITY_BUILD_BATCH_SIZE 8)
   # A source that another one includes looks like a header to this warning.
   add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Rules for every source file: its size, characters and leftovers; and that the sources of a layer can be compiled as one."""
+"""Rules for every source file: its size, characters and leftovers; and that the sources of a layer, or tests, can be compiled as one."""
 import argparse
 import pathlib
 import re
@@ -12,6 +12,7 @@ WARN_LINES = 500
 SOURCES = {".h", ".cpp", ".cu", ".cuh", ".py", ".sh", ".cmake", ".yaml", ".service", ".conf", ".env"}
 FOLDERS = ("src", "tests", "bench", "scripts", "cmake", "deploy")
 APART = ("cpu", "cuda")  # layers whose sources are always compiled one by one
+TOGETHER = ("unit", "properties", "parity")  # kinds of test whose sources are compiled as one
 # Written apart so that this file passes its own check.
 LEFTOVER = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")
 DISABLED = re.compile(r"^\s*#\s*if\s+0\b")
@@ -78,6 +79,14 @@ def check_layer(sources):
     return errors
 
 
+def check_test(name, text):
+    """A test file keeps its names, and those it takes over with `using`, in a namespace that no other file has."""
+    own = pathlib.PurePosixPath(name).stem
+    if re.search(rf"^namespace tetrad(::\w+)*::{own} {{$", text, re.MULTILINE):
+        return []
+    return [f"{name}: its namespace does not end in ::{own} (docs/testing.md, TETRAD_UNITY)"]
+
+
 def source_files(root):
     """Tracked and new files, without what git ignores; every file when the tree is not a git checkout."""
     git = subprocess.run(["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
@@ -100,8 +109,10 @@ def check(root):
         data = (root / name).read_bytes()
         found = check_file(name, data)
         path = pathlib.PurePosixPath(name)
-        if path.parts[0] == "src" and path.suffix == ".cpp" and path.parts[1] not in APART:
+        if path.suffix == ".cpp" and (path.parts[:2] == ("tests", "support") or path.parts[0] == "src" and path.parts[1] not in APART):
             layers.setdefault(path.parent, []).append((name, data.decode(errors="replace")))
+        elif path.match("tests/*/*_test.cpp") and path.parts[1] in TOGETHER:
+            errors += check_test(name, data.decode(errors="replace"))
         errors += found[0]
         warnings += found[1]
         count += 1
@@ -144,11 +155,22 @@ def self_test():
         if len(got) != errors:
             print(f"self-test: {first!r} beside {second!r}: expected {errors} errors, got {got}")
             return 1
+    tests = [
+        ("namespace tetrad::cpu::moe_test {\nnamespace {\n", 0),
+        ("namespace tetrad::moe_test {\nnamespace {\n", 0),
+        ("namespace tetrad::cpu {\nnamespace {\n", 1),
+        ("namespace tetrad::rope_test {\nnamespace {\n", 1),
+    ]
+    for text, errors in tests:
+        got = check_test("tests/unit/moe_test.cpp", text)
+        if len(got) != errors:
+            print(f"self-test: {text!r}: expected {errors} errors, got {got}")
+            return 1
     with tempfile.TemporaryDirectory() as folder:
         if not check(pathlib.Path(folder))[1]:
             print("self-test: an empty tree passes")
             return 1
-    print(f"check_tree: {len(cases) + len(layers) + 1} cases judged as planted")
+    print(f"check_tree: {len(cases) + len(layers) + len(tests) + 1} cases judged as planted")
     return 0
 
 

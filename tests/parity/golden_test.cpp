@@ -5,7 +5,7 @@
 #include "engine/verify.h"
 #include "support/loaded_model.h"
 
-namespace tetrad {
+namespace tetrad::golden_test {
 namespace {
 
 class Golden : public ::testing::TestWithParam<const char*> {};
@@ -29,4 +29,4 @@ INSTANTIATE_TEST_SUITE_P(checkpoints, Golden,
                          });
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::golden_test

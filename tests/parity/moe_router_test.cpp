@@ -5,7 +5,7 @@
 #include "engine/golden_file.h"
 #include "support/loaded_model.h"
 
-namespace tetrad {
+namespace tetrad::moe_router_test {
 namespace {
 
 constexpr int kExperts = 512, kPicks = 10;
@@ -39,4 +39,4 @@ TEST(moe_router, picks_and_weights_equal_the_reference) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::moe_router_test

@@ -8,7 +8,7 @@
 #include "engine/golden_file.h"
 #include "support/loaded_model.h"
 
-namespace tetrad {
+namespace tetrad::qsa_indexer_test {
 namespace {
 
 constexpr int kHeads = 4, kDim = 128, kRatio = 4, kRotary = 64, kCases = 10, kExactCases = 8;
@@ -127,4 +127,4 @@ TEST(qsa_indexer, scores_and_selection_equal_the_reference) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::qsa_indexer_test

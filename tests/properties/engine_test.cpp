@@ -11,7 +11,7 @@
 #include "support/engine_rig.h"
 #include "support/loaded_model.h"
 
-namespace tetrad {
+namespace tetrad::engine_test {
 namespace {
 
 using testing::RecordingSink;
@@ -276,4 +276,4 @@ TEST(engine, long_conversations_stay_right_and_mostly_cached) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::engine_test

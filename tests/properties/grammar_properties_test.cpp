@@ -8,7 +8,7 @@
 #include "grammar/json_schema.h"
 #include "grammar/token_masks.h"
 
-namespace tetrad::grammar {
+namespace tetrad::grammar::grammar_properties_test {
 namespace {
 
 constexpr int kIds = 4096;
@@ -230,4 +230,4 @@ RC_GTEST_PROP(grammar_properties, what_is_valid_is_let_through_however_it_is_cut
 }
 
 }  // namespace
-}  // namespace tetrad::grammar
+}  // namespace tetrad::grammar::grammar_properties_test

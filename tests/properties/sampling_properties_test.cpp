@@ -8,7 +8,7 @@
 #include "engine/token_selection.h"
 #include "support/sampling_reference.h"
 
-namespace tetrad {
+namespace tetrad::sampling_properties_test {
 namespace {
 
 std::vector<float> draw_scores(int count) {
@@ -114,4 +114,4 @@ RC_GTEST_PROP(stop_strings, the_result_does_not_depend_on_the_cuts, ()) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::sampling_properties_test

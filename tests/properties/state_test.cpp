@@ -6,7 +6,7 @@
 
 #include "support/loaded_model.h"
 
-namespace tetrad {
+namespace tetrad::state_test {
 namespace {
 
 using test::LoadedModel;
@@ -231,4 +231,4 @@ INSTANTIATE_TEST_SUITE_P(goldens, State, ::testing::Values(Case{"rand-small", 90
                          [](const auto& p) { return std::string(p.param.name) == "rand-small" ? "rand_small" : "rand_heads"; });
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::state_test

@@ -7,7 +7,7 @@
 #include "text/added_tokens.h"
 #include "text/unicode.h"
 
-namespace tetrad {
+namespace tetrad::tokenizer_test {
 namespace {
 
 const Tokenizer& tiny() {
@@ -123,4 +123,4 @@ RC_GTEST_PROP(unicode, form_c_is_stable, ()) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::tokenizer_test

@@ -6,7 +6,7 @@
 #include "engine/prefix_cache.h"
 #include "support/loaded_model.h"
 
-namespace tetrad {
+namespace tetrad::warm_start_test {
 namespace {
 
 using test::LoadedModel;
@@ -84,4 +84,4 @@ INSTANTIATE_TEST_SUITE_P(tiers, WarmStart, ::testing::Values(std::size_t{0}, std
                          [](const auto& p) { return p.param == 0 ? "device" : "device_and_host"; });
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::warm_start_test

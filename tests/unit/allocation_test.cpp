@@ -37,7 +37,7 @@ void operator delete(void* memory, std::size_t) noexcept { release(memory); }
 void operator delete(void* memory, std::align_val_t) noexcept { release(memory); }
 void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { release(memory); }
 
-namespace tetrad {
+namespace tetrad::allocation_test {
 namespace {
 
 using test::LoadedModel;
@@ -110,4 +110,4 @@ INSTANTIATE_TEST_SUITE_P(goldens, Allocation, ::testing::Values("rand-small", "r
                          });
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::allocation_test

@@ -12,7 +12,7 @@
 
 #include "support/sanitized.h"
 
-namespace tetrad {
+namespace tetrad::answer_parser_test {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -329,4 +329,4 @@ TEST(answer_parser, hostile_answers_take_linear_time) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::answer_parser_test

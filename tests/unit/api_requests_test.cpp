@@ -8,7 +8,7 @@
 #include "server/anthropic_request.h"
 #include "server/api_error.h"
 
-namespace tetrad {
+namespace tetrad::api_requests_test {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -236,4 +236,4 @@ TEST(anthropic_request, thinking) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::api_requests_test

@@ -12,7 +12,7 @@
 
 #include "support/simd_targets.h"
 
-namespace tetrad::cpu {
+namespace tetrad::cpu::attention_kernels_test {
 namespace {
 
 bool same(float a, float b) {
@@ -86,4 +86,4 @@ TEST(attention_kernels, hide_no_poison) {
 }
 
 }  // namespace
-}  // namespace tetrad::cpu
+}  // namespace tetrad::cpu::attention_kernels_test

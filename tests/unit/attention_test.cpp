@@ -4,7 +4,7 @@
 
 #include "support/op_rig.h"
 
-namespace tetrad::cpu {
+namespace tetrad::cpu::attention_test {
 namespace {
 
 using test::Bounded;
@@ -128,4 +128,4 @@ TEST(attention, a_nan_in_any_row_is_seen) {
 }
 
 }  // namespace
-}  // namespace tetrad::cpu
+}  // namespace tetrad::cpu::attention_test

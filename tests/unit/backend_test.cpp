@@ -9,7 +9,7 @@
 #include "cpu/cpu_backend.h"
 #include "support/loaded_model.h"
 
-namespace tetrad {
+namespace tetrad::backend_test {
 namespace {
 
 using test::LoadedModel;
@@ -224,4 +224,4 @@ TEST(backend, memory_plan_accounts_for_every_arena) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::backend_test

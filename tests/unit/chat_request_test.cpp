@@ -7,7 +7,7 @@
 
 #include "server/api_error.h"
 
-namespace tetrad {
+namespace tetrad::chat_request_test {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -582,4 +582,4 @@ TEST(api_error, every_failure_has_a_status_and_two_bodies) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::chat_request_test

@@ -10,7 +10,7 @@
 
 #include "text/json_bounded.h"
 
-namespace tetrad {
+namespace tetrad::chat_template_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -133,4 +133,4 @@ TEST(ChatTemplateRender, VariablesMustBeAnObject) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::chat_template_test

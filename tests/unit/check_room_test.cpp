@@ -6,7 +6,7 @@
 
 #include "engine/engine_events.h"
 
-namespace tetrad {
+namespace tetrad::check_room_test {
 namespace {
 
 std::string refusal(int prompt_tokens, int max_tokens, int max_length = 0, bool take_what_fits = false, bool prompt_only = false) {
@@ -43,4 +43,4 @@ TEST(check_room, the_request_may_bound_the_context_or_take_what_fits) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::check_room_test

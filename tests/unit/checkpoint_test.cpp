@@ -8,7 +8,7 @@
 #include "io/json_file.h"
 #include "support/checkpoint_edit.h"
 
-namespace tetrad {
+namespace tetrad::checkpoint_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -191,4 +191,4 @@ TEST(json_file, refuses_what_parsers_let_pass) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::checkpoint_test

@@ -9,7 +9,7 @@
 #include "engine/generator.h"
 #include "support/engine_rig.h"
 
-namespace tetrad {
+namespace tetrad::choosing_test {
 namespace {
 
 using testing::hashed_script;
@@ -227,4 +227,4 @@ TEST(choosing, rows_for_the_host_and_rows_for_the_backend_share_a_step) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::choosing_test

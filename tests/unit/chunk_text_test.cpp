@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-namespace tetrad {
+namespace tetrad::chunk_text_test {
 namespace {
 
 TEST(chunk_text, strings_as_the_library_writes_them) {
@@ -35,4 +35,4 @@ TEST(chunk_text, chunks_as_the_library_writes_them) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::chunk_text_test

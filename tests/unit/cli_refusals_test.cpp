@@ -10,7 +10,7 @@
 #include "support/checkpoint_edit.h"
 #include "support/command_line.h"
 
-namespace tetrad::test {
+namespace tetrad::test::cli_refusals_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -246,4 +246,4 @@ TEST(without_tokenizer, ids_to_logits_and_to_ids) {
 }
 
 }  // namespace
-}  // namespace tetrad::test
+}  // namespace tetrad::test::cli_refusals_test

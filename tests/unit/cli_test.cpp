@@ -15,7 +15,7 @@
 #include "support/checkpoint_edit.h"
 #include "support/command_line.h"
 
-namespace tetrad::cli {
+namespace tetrad::cli::cli_test {
 namespace {
 
 using test::count_of;
@@ -265,4 +265,4 @@ TEST(chat_session, answers_are_split_at_the_thinking) {
 }
 
 }  // namespace
-}  // namespace tetrad::cli
+}  // namespace tetrad::cli::cli_test

@@ -9,7 +9,7 @@
 #include "io/json_file.h"
 #include "support/checkpoint_edit.h"
 
-namespace tetrad {
+namespace tetrad::config_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -504,4 +504,4 @@ TEST(load_config, names_the_file) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::config_test

@@ -6,7 +6,7 @@
 #include "text/chat_template.h"
 #include "text/json_bounded.h"
 
-namespace tetrad {
+namespace tetrad::conversation_test {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -159,4 +159,4 @@ TEST(JsonBounded, RefusesWhatItCannotKeep) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::conversation_test

@@ -8,7 +8,7 @@
 #include "text/tokenizer.h"
 #include "text/unicode.h"
 
-namespace tetrad {
+namespace tetrad::detokenizer_test {
 namespace {
 
 const Tokenizer& tiny() {
@@ -119,4 +119,4 @@ TEST(unicode, normal_form_c) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::detokenizer_test

@@ -6,7 +6,7 @@
 
 #include "base/fp8.h"
 
-namespace tetrad {
+namespace tetrad::dtype_test {
 namespace {
 
 TEST(dtype, names_and_sizes) {
@@ -52,4 +52,4 @@ TEST(fp8, rounds_to_nearest_even_and_saturates) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::dtype_test

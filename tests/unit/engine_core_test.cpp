@@ -8,7 +8,7 @@
 #include "engine/generator.h"
 #include "support/engine_rig.h"
 
-namespace tetrad {
+namespace tetrad::engine_core_test {
 namespace {
 
 using testing::canned_script;
@@ -501,4 +501,4 @@ TEST(engine_core, a_failed_sequence_leaves_nothing_in_the_cache) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::engine_core_test

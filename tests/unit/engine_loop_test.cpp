@@ -10,7 +10,7 @@
 #include "engine/generator.h"
 #include "support/engine_rig.h"
 
-namespace tetrad {
+namespace tetrad::engine_loop_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -299,4 +299,4 @@ TEST(histogram, counts_by_bound) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::engine_loop_test

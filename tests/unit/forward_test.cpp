@@ -9,7 +9,7 @@
 
 #include "support/loaded_model.h"
 
-namespace tetrad {
+namespace tetrad::forward_test {
 namespace {
 
 using test::LoadedModel;
@@ -65,4 +65,4 @@ INSTANTIATE_TEST_SUITE_P(goldens, Threads,
                          });
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::forward_test

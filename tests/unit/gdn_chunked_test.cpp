@@ -7,7 +7,7 @@
 #include "cpu/gdn_step.h"
 #include "support/op_rig.h"
 
-namespace tetrad::cpu {
+namespace tetrad::cpu::gdn_chunked_test {
 namespace {
 
 constexpr double kU = test::kFloatHalfStep;
@@ -322,4 +322,4 @@ TEST(gdn_chunked, one_token_by_hand) {
 }
 
 }  // namespace
-}  // namespace tetrad::cpu
+}  // namespace tetrad::cpu::gdn_chunked_test

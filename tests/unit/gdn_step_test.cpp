@@ -12,7 +12,7 @@
 #include "cpu/gdn_step_kernels.h"
 #include "support/simd_targets.h"
 
-namespace tetrad::cpu {
+namespace tetrad::cpu::gdn_step_test {
 namespace {
 
 bool same(float a, float b) {
@@ -96,7 +96,7 @@ TEST(gdn_step, equals_the_scalar_program) {
           Case got(T, K, V, V + K), expected = got;
           oracle(expected, fused);
           gdn_step_columns(got.args(0, T, 0, V));
-          SCOPED_TRACE(testing::Message() << "V " << V << " K " << K << " T " << T);
+          SCOPED_TRACE(::testing::Message() << "V " << V << " K " << K << " T " << T);
           expect_same(got, expected);
         }
   });
@@ -112,7 +112,7 @@ TEST(gdn_step, bits_do_not_depend_on_the_split) {
       Case got = start;
       for (int t = 0; t < T; t += tokens)
         for (int j = 0; j < V; j += columns) gdn_step_columns(got.args(t, std::min(tokens, T - t), j, std::min(columns, V - j)));
-      SCOPED_TRACE(testing::Message() << "tokens " << tokens << " columns " << columns);
+      SCOPED_TRACE(::testing::Message() << "tokens " << tokens << " columns " << columns);
       expect_same(got, expected);
     }
 }
@@ -134,4 +134,4 @@ TEST(gdn_step, poison_stays_in_its_column) {
 }
 
 }  // namespace
-}  // namespace tetrad::cpu
+}  // namespace tetrad::cpu::gdn_step_test

@@ -6,7 +6,7 @@
 #include "engine/tap_store.h"
 #include "support/op_rig.h"
 
-namespace tetrad::cpu {
+namespace tetrad::cpu::gdn_test {
 namespace {
 
 using test::Bounded;
@@ -255,4 +255,4 @@ TEST(gdn, strong_decay_forgets_and_weak_decay_keeps) {
 }
 
 }  // namespace
-}  // namespace tetrad::cpu
+}  // namespace tetrad::cpu::gdn_test

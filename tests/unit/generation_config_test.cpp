@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 
-namespace tetrad {
+namespace tetrad::generation_config_test {
 namespace {
 
 GenerationConfig parse(std::string_view json) { return parse_generation_config(json, "generation_config.json", 4096); }
@@ -82,4 +82,4 @@ TEST(generation_config, hostile_files_are_bounded) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::generation_config_test

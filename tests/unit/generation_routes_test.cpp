@@ -13,7 +13,7 @@
 #include "server/generation_reply.h"
 #include "support/server_rig.h"
 
-namespace tetrad {
+namespace tetrad::generation_routes_test {
 namespace {
 
 using testing::answering;
@@ -419,4 +419,4 @@ TEST(generation_routes, unknown_fields_are_told_once) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::generation_routes_test

@@ -9,7 +9,7 @@
 #include "engine/conversation_state.h"
 #include "support/scripted_backend.h"
 
-namespace tetrad {
+namespace tetrad::generator_test {
 namespace {
 
 using testing::answer_script;
@@ -318,4 +318,4 @@ TEST(conversation_state, a_state_cleared_by_a_fault_is_not_trusted) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::generator_test

@@ -10,7 +10,7 @@
 #include "grammar/matcher.h"
 #include "grammar/regex.h"
 
-namespace tetrad::grammar {
+namespace tetrad::grammar::grammar_test {
 namespace {
 
 bool reads(const GrammarPtr& grammar, std::string_view text) {
@@ -465,4 +465,4 @@ TEST(grammar_matcher, hopeless_ambiguity_fails_and_does_not_hang) {
 }
 
 }  // namespace
-}  // namespace tetrad::grammar
+}  // namespace tetrad::grammar::grammar_test

@@ -20,7 +20,7 @@
 #include "text/json_bounded.h"
 #include "text/unicode.h"
 
-namespace tetrad {
+namespace tetrad::hostile_files_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -106,4 +106,4 @@ TEST(hostile_files, young_marks_stay_where_they_are_as_in_the_reference) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::hostile_files_test

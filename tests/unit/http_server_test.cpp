@@ -15,7 +15,7 @@
 #include "server/http_wire.h"
 #include "support/http_client.h"
 
-namespace tetrad {
+namespace tetrad::http_server_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -396,4 +396,4 @@ TEST(http_server, more_connections_than_allowed_are_told_so) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::http_server_test

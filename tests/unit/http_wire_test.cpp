@@ -5,7 +5,7 @@
 #include "server/api_keys.h"
 #include "server/http_errors.h"
 
-namespace tetrad {
+namespace tetrad::http_wire_test {
 namespace {
 
 TEST(http_wire, a_response_has_its_length_and_its_request_id) {
@@ -107,4 +107,4 @@ TEST(http_errors, each_api_has_its_shape) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::http_wire_test

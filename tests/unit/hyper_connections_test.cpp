@@ -4,7 +4,7 @@
 
 #include "support/op_rig.h"
 
-namespace tetrad::cpu {
+namespace tetrad::cpu::hyper_connections_test {
 namespace {
 
 using test::Bounded;
@@ -121,4 +121,4 @@ TEST(hyper_connections, rows_do_not_meet) {
 }
 
 }  // namespace
-}  // namespace tetrad::cpu
+}  // namespace tetrad::cpu::hyper_connections_test

@@ -7,7 +7,7 @@
 #include "cli/commands.h"
 #include "support/checkpoint_edit.h"
 
-namespace tetrad {
+namespace tetrad::inspect_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -27,14 +27,14 @@ Outcome run_inspect(std::vector<std::string> arguments) {
   cli::add_inspect(*app.add_subcommand("inspect"), outcome.exit_code);
   arguments.insert(arguments.begin(), "inspect");
   std::reverse(arguments.begin(), arguments.end());
-  testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStdout();
   try {
     app.parse(arguments);
   } catch (...) {
-    testing::internal::GetCapturedStdout();
+    ::testing::internal::GetCapturedStdout();
     throw;
   }
-  outcome.text = testing::internal::GetCapturedStdout();
+  outcome.text = ::testing::internal::GetCapturedStdout();
   return outcome;
 }
 
@@ -117,4 +117,4 @@ TEST(inspect, a_checkpoint_against_another_config) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::inspect_test

@@ -10,7 +10,7 @@
 #include "text/jinja_text.h"
 #include "text/json_bounded.h"
 
-namespace tetrad::jinja {
+namespace tetrad::jinja::jinja_test {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -292,4 +292,4 @@ TEST(JinjaText, SearchTakesLinearTime) {
 }
 
 }  // namespace
-}  // namespace tetrad::jinja
+}  // namespace tetrad::jinja::jinja_test

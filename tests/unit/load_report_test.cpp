@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "cli/load_client.h"
 
-namespace tetrad::cli {
+namespace tetrad::cli::load_report_test {
 namespace {
 
 TEST(load_report, percentiles_are_nearest_ranks) {
@@ -114,4 +114,4 @@ TEST(load_stream, errors_have_kinds) {
 }
 
 }  // namespace
-}  // namespace tetrad::cli
+}  // namespace tetrad::cli::load_report_test

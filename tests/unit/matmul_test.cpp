@@ -16,7 +16,7 @@
 #include "base/error.h"
 #include "support/simd_targets.h"
 
-namespace tetrad::cpu {
+namespace tetrad::cpu::matmul_test {
 namespace {
 
 struct Weight {
@@ -405,4 +405,4 @@ TEST(matmul, memory_is_that_of_the_stored_type) {
 }
 
 }  // namespace
-}  // namespace tetrad::cpu
+}  // namespace tetrad::cpu::matmul_test

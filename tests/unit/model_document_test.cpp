@@ -8,7 +8,7 @@
 
 #include "model/weights_table.h"
 
-namespace tetrad {
+namespace tetrad::model_document_test {
 namespace {
 
 std::string layers_text(WeightLayers layers) {
@@ -60,4 +60,4 @@ TEST(model_document, lists_every_tensor_of_the_weights_table) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::model_document_test

@@ -9,7 +9,7 @@
 
 #include "support/op_rig.h"
 
-namespace tetrad::cpu {
+namespace tetrad::cpu::moe_test {
 namespace {
 
 using test::Bounded;
@@ -200,4 +200,4 @@ TEST(moe, a_poisoned_row_is_a_fault_and_leaves_the_others) {
 }
 
 }  // namespace
-}  // namespace tetrad::cpu
+}  // namespace tetrad::cpu::moe_test

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "io/safetensors.h"
 
-namespace tetrad {
+namespace tetrad::ngram_hash_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -162,4 +162,4 @@ TEST(ngram_hash, sizes_that_disagree_are_an_internal_error) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::ngram_hash_test

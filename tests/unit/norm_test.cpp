@@ -6,7 +6,7 @@
 
 #include "support/op_rig.h"
 
-namespace tetrad::cpu {
+namespace tetrad::cpu::norm_test {
 namespace {
 
 struct Shape {
@@ -79,4 +79,4 @@ TEST(norm, in_place_is_the_same) {
 }
 
 }  // namespace
-}  // namespace tetrad::cpu
+}  // namespace tetrad::cpu::norm_test

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 
-namespace tetrad {
+namespace tetrad::open_picks_test {
 namespace {
 
 using nlohmann::ordered_json;
@@ -123,4 +123,4 @@ TEST(OpenPicks, a_golden_without_them_has_none) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::open_picks_test

@@ -12,7 +12,7 @@
 #include "server/activity.h"
 #include "support/server_rig.h"
 
-namespace tetrad {
+namespace tetrad::operations_test {
 namespace {
 
 using testing::answering;
@@ -310,4 +310,4 @@ TEST(queue_full, may_be_429) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::operations_test

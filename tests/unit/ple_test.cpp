@@ -5,7 +5,7 @@
 
 #include "support/op_rig.h"
 
-namespace tetrad::cpu {
+namespace tetrad::cpu::ple_test {
 namespace {
 
 using test::Bounded;
@@ -239,4 +239,4 @@ TEST(ple, history_starts_as_end_of_text_and_keeps_the_newest_ids) {
 }
 
 }  // namespace
-}  // namespace tetrad::cpu
+}  // namespace tetrad::cpu::ple_test

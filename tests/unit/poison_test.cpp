@@ -14,7 +14,7 @@
 #include "support/checkpoint_edit.h"
 #include "support/loaded_model.h"
 
-namespace tetrad {
+namespace tetrad::poison_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -244,4 +244,4 @@ TEST(poison, the_binary_answers_when_nothing_is_poisoned) {
 #endif
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::poison_test

@@ -7,7 +7,7 @@
 #include "engine/stepper.h"
 #include "support/scripted_backend.h"
 
-namespace tetrad {
+namespace tetrad::prefix_cache_test {
 namespace {
 
 using testing::ScriptedBackend;
@@ -359,4 +359,4 @@ TEST(snapshot_points, lie_on_page_ends_inside_what_is_computed) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::prefix_cache_test

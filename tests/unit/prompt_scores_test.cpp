@@ -11,7 +11,7 @@
 #include "support/engine_rig.h"
 #include "support/loaded_model.h"
 
-namespace tetrad {
+namespace tetrad::prompt_scores_test {
 namespace {
 
 using testing::hashed_script;
@@ -255,4 +255,4 @@ TEST(prompt_scores, requests_are_checked) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::prompt_scores_test

@@ -7,7 +7,7 @@
 
 #include "support/op_rig.h"
 
-namespace tetrad::cpu {
+namespace tetrad::cpu::qsa_index_test {
 namespace {
 
 using test::Bounded;
@@ -163,4 +163,4 @@ TEST(qsa_index, a_nan_key_scores_nan_and_is_selected) {
 }
 
 }  // namespace
-}  // namespace tetrad::cpu
+}  // namespace tetrad::cpu::qsa_index_test

@@ -8,7 +8,7 @@
 #include "engine/tap_store.h"
 #include "support/op_rig.h"
 
-namespace tetrad::cpu {
+namespace tetrad::cpu::qsa_test {
 namespace {
 
 using test::Bounded;
@@ -251,4 +251,4 @@ INSTANTIATE_TEST_SUITE_P(shapes, QsaLayer,
                          });
 
 }  // namespace
-}  // namespace tetrad::cpu
+}  // namespace tetrad::cpu::qsa_test

@@ -9,7 +9,7 @@
 
 #include "support/server_rig.h"
 
-namespace tetrad {
+namespace tetrad::replay_test {
 namespace {
 
 using testing::answering;
@@ -321,4 +321,4 @@ TEST(replay_map, keys_are_of_everything_that_is_seen) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::replay_test

@@ -9,7 +9,7 @@
 
 #include "server/anthropic_request.h"
 
-namespace tetrad {
+namespace tetrad::response_json_test {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -543,4 +543,4 @@ TEST(anthropic_response, reasons_and_errors) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::response_json_test

@@ -10,7 +10,7 @@
 #include "server/responses_request.h"
 #include "support/server_rig.h"
 
-namespace tetrad {
+namespace tetrad::responses_test {
 namespace {
 
 using testing::answering;
@@ -417,4 +417,4 @@ TEST(render_routes, prompts_are_shown_and_not_run) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::responses_test

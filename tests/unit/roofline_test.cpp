@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tetrad::cpu {
+namespace tetrad::cpu::roofline_test {
 namespace {
 
 TEST(roofline, figures_are_plausible) {
@@ -17,4 +17,4 @@ TEST(roofline, figures_are_plausible) {
 }
 
 }  // namespace
-}  // namespace tetrad::cpu
+}  // namespace tetrad::cpu::roofline_test

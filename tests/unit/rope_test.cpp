@@ -4,7 +4,7 @@
 
 #include "support/op_rig.h"
 
-namespace tetrad::cpu {
+namespace tetrad::cpu::rope_test {
 namespace {
 
 using test::Bounded;
@@ -116,4 +116,4 @@ TEST(rope, yarn_keeps_fast_frequencies_divides_slow_ones_and_scales) {
 }
 
 }  // namespace
-}  // namespace tetrad::cpu
+}  // namespace tetrad::cpu::rope_test

@@ -8,7 +8,7 @@
 
 #include "support/server_rig.h"
 
-namespace tetrad {
+namespace tetrad::router_test {
 namespace {
 
 using testing::answering;
@@ -183,4 +183,4 @@ TEST(router, metrics_are_of_the_kind_that_scrapers_read) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::router_test

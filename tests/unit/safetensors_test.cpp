@@ -8,7 +8,7 @@
 #include "io/safetensors_writer.h"
 #include "support/checkpoint_edit.h"
 
-namespace tetrad {
+namespace tetrad::safetensors_test {
 namespace {
 
 using test::safetensors_bytes;
@@ -206,4 +206,4 @@ TEST(safetensors_writer, leaves_nothing_behind_unless_finished) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::safetensors_test

@@ -17,7 +17,7 @@
 #include "support/sampling_reference.h"
 #include "support/sanitized.h"
 
-namespace tetrad {
+namespace tetrad::sampler_test {
 namespace {
 
 using testing::reference_distribution;
@@ -440,4 +440,4 @@ TEST(sampler, one_draw_of_the_largest_vocabulary_is_fast) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::sampler_test

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 
-namespace tetrad {
+namespace tetrad::scheduler_test {
 namespace {
 
 constexpr int kPage = 8;
@@ -296,4 +296,4 @@ TEST(queue_limits, refusals_are_distinct) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::scheduler_test

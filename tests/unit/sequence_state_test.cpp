@@ -11,7 +11,7 @@
 #include "support/loaded_model.h"
 #include "support/scripted_backend.h"
 
-namespace tetrad {
+namespace tetrad::sequence_state_test {
 namespace {
 
 using testing::ScriptedBackend;
@@ -330,4 +330,4 @@ TEST(sequence_state, moving_leaves_nothing_behind) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::sequence_state_test

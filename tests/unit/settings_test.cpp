@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "support/command_line.h"
 
-namespace tetrad::test {
+namespace tetrad::test::settings_test {
 namespace {
 
 std::string file_of(const std::string& text) {
@@ -74,4 +74,4 @@ TEST(settings, variables_that_are_no_setting_are_told) {
 }
 
 }  // namespace
-}  // namespace tetrad::test
+}  // namespace tetrad::test::settings_test

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "support/op_rig.h"
 
-namespace tetrad {
+namespace tetrad::state_layout_test {
 namespace {
 
 Config everything() {
@@ -119,4 +119,4 @@ TEST(state_memory, slots_start_clear_and_indices_are_checked) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::state_layout_test

@@ -4,7 +4,7 @@
 
 #include "support/scripted_backend.h"
 
-namespace tetrad {
+namespace tetrad::stepper_test {
 namespace {
 
 using testing::ScriptedBackend;
@@ -125,4 +125,4 @@ TEST(stepper, a_step_that_fails_gives_back_what_it_took) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::stepper_test

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 
-namespace tetrad {
+namespace tetrad::stop_strings_test {
 namespace {
 
 struct Outcome {
@@ -100,4 +100,4 @@ TEST(stop_strings, bad_strings_are_refused_by_name) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::stop_strings_test

@@ -7,7 +7,7 @@
 
 #include "support/server_rig.h"
 
-namespace tetrad {
+namespace tetrad::structured_output_test {
 namespace {
 
 using testing::answering;
@@ -397,4 +397,4 @@ TEST(structured_output, no_id_without_a_token) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::structured_output_test

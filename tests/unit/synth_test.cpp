@@ -14,7 +14,7 @@
 #include "model/synthetic.h"
 #include "support/checkpoint_edit.h"
 
-namespace tetrad {
+namespace tetrad::synth_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -29,14 +29,14 @@ int run_synth(std::vector<std::string> arguments) {
   cli::add_synth(*app.add_subcommand("synth"), exit_code);
   arguments.insert(arguments.begin(), "synth");
   std::reverse(arguments.begin(), arguments.end());
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   try {
     app.parse(arguments);
   } catch (...) {
-    testing::internal::GetCapturedStderr();
+    ::testing::internal::GetCapturedStderr();
     throw;
   }
-  testing::internal::GetCapturedStderr();
+  ::testing::internal::GetCapturedStderr();
   return exit_code;
 }
 
@@ -198,4 +198,4 @@ TEST(synth_command, refusals) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::synth_test

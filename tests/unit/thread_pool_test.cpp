@@ -15,7 +15,7 @@
 
 #include "base/error.h"
 
-namespace tetrad {
+namespace tetrad::thread_pool_test {
 namespace {
 
 std::vector<std::pair<int, int>> ranges(ThreadPool& pool, int count, int min_chunk) {
@@ -172,4 +172,4 @@ TEST(thread_pool, starts_and_stops_quickly_without_work) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::thread_pool_test

@@ -16,7 +16,7 @@
 #include "support/engine_rig.h"
 #include "support/sanitized.h"
 
-namespace tetrad {
+namespace tetrad::token_constraint_test {
 namespace {
 
 using testing::answer_script;
@@ -399,4 +399,4 @@ TEST(token_constraint, masks_of_the_largest_vocabulary_are_fast) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::token_constraint_test

@@ -9,7 +9,7 @@
 #include "grammar/tool_calls.h"
 #include "support/sanitized.h"
 
-namespace tetrad::grammar {
+namespace tetrad::grammar::token_masks_test {
 namespace {
 
 const Tokenizer& tiny() {
@@ -237,4 +237,4 @@ TEST(tool_call_grammar, schemas_that_cannot_be_kept) {
 }
 
 }  // namespace
-}  // namespace tetrad::grammar
+}  // namespace tetrad::grammar::token_masks_test

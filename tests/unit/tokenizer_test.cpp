@@ -13,7 +13,7 @@
 #include "text/byte_level.h"
 #include "text/unicode.h"
 
-namespace tetrad {
+namespace tetrad::tokenizer_test {
 namespace {
 
 using nlohmann::json;
@@ -494,4 +494,4 @@ TEST(tokenizer, survives_a_move) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::tokenizer_test

@@ -7,7 +7,7 @@
 
 #include "server/api_error.h"
 
-namespace tetrad {
+namespace tetrad::tool_set_test {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -104,4 +104,4 @@ TEST(tool_set, unions_take_json_of_an_allowed_type_and_else_the_string) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::tool_set_test

@@ -16,7 +16,7 @@
 
 #include "support/simd_targets.h"
 
-namespace tetrad::cpu {
+namespace tetrad::cpu::vector_math_test {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -380,4 +380,4 @@ TEST(vector_math, softmax_hides_no_poison) {
 }
 
 }  // namespace
-}  // namespace tetrad::cpu
+}  // namespace tetrad::cpu::vector_math_test

@@ -16,7 +16,7 @@
 #include "support/checkpoint_edit.h"
 #include "support/loaded_model.h"
 
-namespace tetrad {
+namespace tetrad::verify_test {
 namespace {
 
 using nlohmann::json;
@@ -233,4 +233,4 @@ TEST_F(Tensors, ids_outside_the_vocabulary_are_damage) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::verify_test

@@ -13,7 +13,7 @@
 #include "model/weights_table.h"
 #include "support/checkpoint_edit.h"
 
-namespace tetrad {
+namespace tetrad::weights_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -485,4 +485,4 @@ TEST(table_shard_rows, cuts_like_the_published_layout) {
 }
 
 }  // namespace
-}  // namespace tetrad
+}  // namespace tetrad::weights_test
