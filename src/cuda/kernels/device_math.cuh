@@ -65,6 +65,17 @@ __device__ __forceinline__ float warp_sum(float x) {
   return x;
 }
 
+// Sum of a warp's values in lanes up to this one.
+template <class T>
+__device__ __forceinline__ T warp_prefix(T x) {
+#pragma unroll
+  for (int offset = 1; offset < 32; offset *= 2) {
+    const T y = __shfl_up_sync(0xffffffffu, x, offset);
+    if (static_cast<int>(threadIdx.x % 32) >= offset) x += y;
+  }
+  return x;
+}
+
 // The larger; a NaN wins, so that it stays visible.
 __device__ __forceinline__ float max_or_nan(float a, float b) { return a > b || a != a ? a : b; }
 __device__ __forceinline__ float warp_max(float x) {

@@ -53,7 +53,7 @@ struct Multiplier {
 };
 
 // The sums of a warp's 16 outputs of kRows rows. A segment is written out: while a fragment multiplies, the next one's weights become
-// operands, in registers of their own. No branch depends on whether there is a next one: behind such a branch ptxas 12 takes registers that
+// operands, in registers of their own. No branch depends on whether there is a next one: behind such a branch ptxas 13 takes registers that
 // wgmma still reads. What is left of the last segment goes fragment by fragment.
 template <bool kFp8, int kRows>
 __device__ __forceinline__ void multiply_tile(const LinearParams& p, const Tile& tile, Ring<kFp8>& ring, float (&total)[kRows / 2]) {

@@ -84,12 +84,7 @@ __device__ __forceinline__ bool rank_largest(const int (&key)[kPerLane], int EK,
   int num = 0;
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) num += key[i] >= least ? 1 : 0;
-  int end = num;
-#pragma unroll
-  for (int offset = 1; offset < 32; offset *= 2) {
-    const int below = __shfl_up_sync(0xffffffffu, end, offset);
-    if (lane >= offset) end += below;
-  }
+  const int end = warp_prefix(num);
   const int candidates = __shfl_sync(0xffffffffu, end, 31);
   if (candidates > 32 || least < 0) return false;
   int at = end - num;
@@ -185,12 +180,7 @@ __device__ __forceinline__ void route_row(const MoeShape& s, const bf16* logits,
 // Exclusive sum over the block; *total gets the sum of all.
 template <int kThreads>
 __device__ __forceinline__ int block_prefix(int value, int* warp_sums, int* total) {
-  int sum = value;
-#pragma unroll
-  for (int offset = 1; offset < 32; offset *= 2) {
-    const int below = __shfl_up_sync(0xffffffffu, sum, offset);
-    if (threadIdx.x % 32 >= offset) sum += below;
-  }
+  const int sum = warp_prefix(value);
   if (threadIdx.x % 32 == 31) warp_sums[threadIdx.x / 32] = sum;
   __syncthreads();  // every warp's sum is written
   int before = sum - value, all = 0;

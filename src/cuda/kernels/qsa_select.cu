@@ -28,16 +28,6 @@ struct SelectMemory {
   int bin, above, in_bin;
 };
 
-// Sum of a warp's values in lanes up to this one.
-__device__ __forceinline__ int warp_prefix(int x) {
-#pragma unroll
-  for (int offset = 1; offset < 32; offset *= 2) {
-    const int y = __shfl_up_sync(kAllLanes, x, offset);
-    if (static_cast<int>(threadIdx.x % 32) >= offset) x += y;
-  }
-  return x;
-}
-
 // One row by kPeers blocks of kThreads. A warp owns 32 * items neighbouring scores. Their keys are kept in registers, kItems at most, or
 // with kItems 0 in shared memory, or where that is too small read again in each pass. No buffer of candidates, so none can overflow.
 template <int kThreads, int kItems, int kPeers>

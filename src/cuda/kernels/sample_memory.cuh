@@ -62,17 +62,6 @@ __device__ __forceinline__ Mass warp_total(Mass x) {
   return warp_reduce(x, [](Mass a, Mass b) { return a + b; });
 }
 
-// Sum of a warp's values in lanes up to this one.
-template <class T>
-__device__ __forceinline__ T warp_prefix(T x) {
-#pragma unroll
-  for (int offset = 1; offset < 32; offset *= 2) {
-    const T y = __shfl_up_sync(kAllLanes, x, offset);
-    if (static_cast<int>(threadIdx.x % 32) >= offset) x += y;
-  }
-  return x;
-}
-
 // What the running sum of weights must exceed.
 __device__ __forceinline__ Mass draw_target(Mass mass, Mass random) {
   const Mass target = multiply_high(mass, random);
